@@ -1,0 +1,69 @@
+"""The contract of a scoring model: shared and private parameters, scores, gradients.
+
+A model holds no parameters. It is a small frozen description (widths, depths) with pure
+functions over tensors, so the same object serves the server, a node and any user.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.sam import BlockGradients, Radii, loop_gradients
+from models.types import IntArray, Samples, Tensors
+
+
+class ScoringModel(ABC):
+    """Scores items for users from shared parameters and one user's private parameters."""
+
+    item_tables: ClassVar[frozenset[str]]
+    """Names of the shared tensors whose first dimension is the catalogue."""
+
+    @abstractmethod
+    def init_shared(self, num_items: int, rng: np.random.Generator) -> Tensors:
+        """Draw the initial shared parameters (float32) for ``num_items`` items."""
+
+    @abstractmethod
+    def init_private(self, rng: np.random.Generator) -> Tensors:
+        """Draw one user's initial private parameters (float32, no user dimension)."""
+
+    @abstractmethod
+    def logits(self, shared: Tensors, private: Tensors, items_S: Tensor) -> Tensor:
+        """Score items for one user; differentiable. Returns logits (S,)."""
+
+    @abstractmethod
+    def scores(self, shared: Tensors, private_block: Tensors, items_R: IntArray | None) -> Tensor:
+        """Score items for a block of users without gradients. Returns (U, R), or (U, I).
+
+        ``private_block`` has a leading user dimension; ``items_R`` None means all items.
+        """
+
+    @abstractmethod
+    def score_candidates(
+        self, shared: Tensors, private_block: Tensors, items_UC: IntArray
+    ) -> Tensor:
+        """Score each user's own candidates without gradients. Returns (U, C)."""
+
+    def block_gradients(
+        self,
+        shared: Tensors,
+        private_block: Tensors,
+        samples_U: Sequence[Samples],
+        loss_slice: int,
+        radii: Radii,
+    ) -> BlockGradients:
+        """SAM gradients of a ragged block of users; the default goes user by user.
+
+        A model overrides this with an exact, faster computation. See ``models.sam``.
+        """
+        return loop_gradients(self, shared, private_block, samples_U, loss_slice, radii)
+
+    def scores_all(self, shared: Tensors, private_block: Tensors) -> Tensor:
+        """Score the whole catalogue for a block of users. Returns (U, I)."""
+        with torch.no_grad():
+            return self.scores(shared, private_block, None)

@@ -1,0 +1,59 @@
+"""Functional optimisers over named tensors; their state is itself named tensors.
+
+State travels in checkpoints and in a user's private row, so it must be plain tensors. The
+Adam rule is Kingma & Ba (2015), Algorithm 1, in the form that PyTorch computes.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from models.types import Tensors
+
+OptimiserName = Literal["adam", "sgd"]
+FIRST, SECOND, STEP = "adam_m/", "adam_v/", "adam_step"
+BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
+
+
+def init_state(name: OptimiserName, parameters: Tensors) -> Tensors:
+    """Zero moments for ``parameters``; empty for SGD.
+
+    The step counter is a scalar tensor of the parameters' dtype, so that a block of users
+    stacks it to (U,) like everything else.
+    """
+    if name not in get_args(OptimiserName):
+        raise ValueError(f"unknown optimiser {name!r}: choose one of {get_args(OptimiserName)}")
+    if name == "sgd":
+        return {}
+    dtype = next(iter(parameters.values())).dtype
+    moments = {p + n: torch.zeros_like(t) for p in (FIRST, SECOND) for n, t in parameters.items()}
+    return {**moments, STEP: torch.zeros((), dtype=dtype)}
+
+
+def step(
+    name: OptimiserName, parameters: Tensors, gradients: Tensors, state: Tensors, lr: float
+) -> tuple[Tensors, Tensors]:
+    """One step on all tensors; returns new parameters and new state, inputs untouched.
+
+    With a leading user dimension on everything (step counter (U,)) it steps each user alone.
+    """
+    if name == "sgd":
+        return {n: p - lr * gradients[n] for n, p in parameters.items()}, {}
+    count = state[STEP] + 1
+    out, new_state = {}, {STEP: count}
+    for n, p in parameters.items():
+        first = torch.lerp(state[FIRST + n], gradients[n], 1 - BETA1)
+        second = BETA2 * state[SECOND + n] + (1 - BETA2) * gradients[n] ** 2
+        correct1, correct2 = (_like(1 - beta**count, p) for beta in (BETA1, BETA2))
+        denominator = second.sqrt() / correct2.sqrt() + EPS
+        out[n] = p - lr / correct1 * first / denominator
+        new_state[FIRST + n], new_state[SECOND + n] = first, second
+    return out, new_state
+
+
+def _like(per_user: Tensor, parameter: Tensor) -> Tensor:
+    """Shape a () or (U,) tensor so that it broadcasts over ``parameter``."""
+    return per_user.reshape(per_user.shape + (1,) * (parameter.dim() - per_user.dim()))

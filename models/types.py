@@ -1,0 +1,92 @@
+"""Names and small records shared by every layer.
+
+Shape legend for the whole code base: ``U`` users in a block, ``I`` items in the
+catalogue, ``S`` samples of a user, ``P`` distinct (user, item) pairs of a block,
+``R`` distinct item rows of a block, ``D`` embedding width, ``K`` cut-off.
+``scores_US`` and ``item_emb_ID`` are read accordingly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Tensors = dict[str, Tensor]
+"""Named tensors: shared parameters, private parameters, gradients, moments."""
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """One user's labelled training samples of one local epoch, in training order.
+
+    ``items_S`` holds item indices (int64), ``labels_S`` 1.0 for a positive and 0.0 for
+    a negative (float32).
+    """
+
+    items_S: IntArray
+    labels_S: FloatArray
+
+    def __len__(self) -> int:
+        return int(self.items_S.shape[0])
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one user, or the sum of several, contributes to the shared parameters.
+
+    ``tensors`` has the names and shapes of the shared parameters. ``weight`` is what the
+    server divides by (1 a user, or the user's sample count). ``row_weights`` holds, for
+    methods that average an item row over the users that touched it, a (I,) tensor a table.
+    """
+
+    tensors: Tensors
+    weight: float
+    row_weights: Tensors | None = None
+
+
+@dataclass(frozen=True)
+class ClientResult:
+    """Outcome of one user's local training: update, new private parameters, metric values."""
+
+    update: Update
+    private: Tensors
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class CohortResult:
+    """Outcome of a block of users: summed update, private rows (U, …), summed metrics."""
+
+    update: Update
+    private: Tensors
+    metrics: Mapping[str, float]
+
+
+class SumOfUpdates:
+    """Running sum of updates, so that a block's memory does not grow with its users."""
+
+    def __init__(self, template: Tensors) -> None:
+        self._tensors = {n: torch.zeros_like(t) for n, t in template.items()}
+        self._rows: Tensors | None = None
+        self._weight = 0.0
+
+    def add(self, update: Update) -> None:
+        """Add one update in place."""
+        for name, tensor in update.tensors.items():
+            self._tensors[name] += tensor
+        self._weight += update.weight
+        if update.row_weights is not None:
+            new = update.row_weights
+            self._rows = new if self._rows is None else {n: self._rows[n] + new[n] for n in new}
+
+    def result(self) -> Update:
+        """The sum so far (not a copy)."""
+        return Update(self._tensors, self._weight, self._rows)

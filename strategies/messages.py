@@ -1,0 +1,102 @@
+"""The messages between server and nodes as typed records; ``strategies.wire`` encodes them.
+
+Private parameters have no field here, so they cannot be sent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from models.types import IntArray, Tensors, Update
+
+HELLO, ITEM_COUNTS = "query.hello", "query.item_counts"
+"""Flower message types beside train and evaluate."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What every request carries."""
+
+    run_id: str
+    """Ours, and survives a resume; Flower's does not."""
+    incarnation: int
+    """Counts the server's starts within a run; higher after each resume."""
+    config_json: str
+    """The resolved configuration tree."""
+    code: str = ""
+    """Fingerprint of the server's sources."""
+
+
+@dataclass(frozen=True)
+class HelloReply:
+    """A node introduces itself: its shard of users and what it runs on."""
+
+    shard_key: str
+    users: IntArray
+    """Global indices of the users on the node."""
+    code: str
+    data: str
+    catalogue: str
+    num_items: int
+
+
+@dataclass(frozen=True)
+class Downlink:
+    """Shared parameters and the node's share of the round's cohort."""
+
+    header: Header
+    round: int
+    base_round: int
+    """The round whose private state training starts from (the one before, usually)."""
+    keep_rounds: tuple[int, ...]
+    """Rounds whose private state a resume or a recommendation may still ask for."""
+    users: IntArray | None
+    """The cohort's users on this node; None: all of them (stock Flower strategies)."""
+    shared: Tensors
+    personal: dict[int, Tensors] = field(default_factory=dict)
+    reply_weights: bool = False
+    """Reply with averaged weights (stock Flower strategies) instead of the sum of updates."""
+
+
+@dataclass(frozen=True)
+class Uplink:
+    """The sum over a node's users of their updates, with sums of their metrics."""
+
+    shard_key: str
+    round: int
+    num_users: int
+    update: Update
+    metrics: dict[str, float]
+    """Sums over users; divide by ``num_users``."""
+    seconds: float
+    """Wall time of the node's training."""
+
+
+@dataclass(frozen=True)
+class EvaluateRequest:
+    """Rank the held-out items of all users of a node."""
+
+    header: Header
+    round: int
+    state_round: int
+    """The round whose private state is scored."""
+    scorer: str
+    """``model`` or ``popularity`` (``shared`` then holds ``item_counts`` (I,))."""
+    full: bool
+    """Rank against the whole catalogue too, beside the sampled candidates."""
+    shared: Tensors
+
+
+@dataclass(frozen=True)
+class EvaluateReply:
+    """Sums and counts of ranking metrics, and how often each item was recommended."""
+
+    shard_key: str
+    round: int
+    metrics: dict[str, float]
+    """Sums over users, by ``{test|validation}/{sampled|full}/{hr@10|…}``."""
+    counts: dict[str, float]
+    """Number of users behind each metric, by the same names."""
+    exposure_I: IntArray | None
+    """How often each item stands in a user's full-ranking top 10 (None: not asked)."""
+    seconds: float

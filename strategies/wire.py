@@ -1,0 +1,300 @@
+"""Typed messages to and from Flower records; the only place with record keys.
+
+Every request carries the resolved configuration as JSON: a node never reads Flower's run
+configuration. Decoding checks everything and raises :class:`WireError` with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from models.types import IntArray, Tensors, Update
+from strategies.codec import WireError, from_arrays, from_sparse_arrays, to_arrays, to_sparse_arrays
+from strategies.messages import (
+    Downlink,
+    EvaluateReply,
+    EvaluateRequest,
+    Header,
+    HelloReply,
+    Uplink,
+)
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+ARRAYS, CONFIG, METRICS, ROW_WEIGHTS = "arrays", "config", "metrics", "row_weights"
+PERSONAL, EXPOSURE, SUM, COUNT = "personal/", "exposure", "sum/", "count/"
+NUM_EXAMPLES = "num-examples"
+STOCK_ROUND = "server-round"
+
+
+# ---- records -----------------------------------------------------------------------------
+def encode_header(header: Header) -> dict[str, str | int]:
+    """Record fields of a header."""
+    return {
+        "run-id": header.run_id,
+        "incarnation": header.incarnation,
+        "config-json": header.config_json,
+        "code": header.code,
+    }
+
+
+def decode_header(content: RecordDict) -> Header:
+    """Read the header of any request."""
+    config = content.config_records[CONFIG]
+    return Header(
+        run_id=get(config, "run-id", str),
+        incarnation=get(config, "incarnation", int),
+        config_json=get(config, "config-json", str),
+        code=get(config, "code", str),
+    )
+
+
+def encode_request(header: Header) -> RecordDict:
+    """A request that carries nothing but its header: hello and item counts."""
+    return RecordDict({CONFIG: ConfigRecord(dict(encode_header(header)))})
+
+
+def encode_hello(reply: HelloReply) -> RecordDict:
+    """Records of a hello reply."""
+    fields = {
+        "shard-key": reply.shard_key,
+        "users": pack(reply.users),
+        "code": reply.code,
+        "data": reply.data,
+        "catalogue": reply.catalogue,
+        "num-items": reply.num_items,
+    }
+    return RecordDict({CONFIG: ConfigRecord(dict(fields))})
+
+
+def decode_hello(content: RecordDict) -> HelloReply:
+    """Read a hello reply."""
+    config = section(content.config_records, CONFIG)
+    return HelloReply(
+        shard_key=get(config, "shard-key", str),
+        users=unpack(get(config, "users", bytes)),
+        code=get(config, "code", str),
+        data=get(config, "data", str),
+        catalogue=get(config, "catalogue", str),
+        num_items=get(config, "num-items", int),
+    )
+
+
+def encode_downlink(downlink: Downlink, shared: ArrayRecord | None = None) -> RecordDict:
+    """Records of a training request; ``shared`` saves encoding the same tensors per node."""
+    fields: dict[str, str | int | bytes | bool | list[int]] = {
+        **encode_header(downlink.header),
+        "round": downlink.round,
+        "base-round": downlink.base_round,
+        "keep-rounds": list(downlink.keep_rounds),
+        "reply-weights": downlink.reply_weights,
+    }
+    if downlink.users is not None:
+        fields["users"] = pack(downlink.users)
+    records = {ARRAYS: shared or to_arrays(downlink.shared), CONFIG: ConfigRecord(dict(fields))}
+    for user, tensors in downlink.personal.items():
+        records[f"{PERSONAL}{user}"] = to_arrays(tensors)
+    return RecordDict(records)
+
+
+def decode_downlink(content: RecordDict) -> Downlink:
+    """Read a training request, ours or a stock Flower strategy's (which knows only rounds)."""
+    config = section(content.config_records, CONFIG)
+    stock = "round" not in config
+    round_ = get(config, STOCK_ROUND if stock else "round", int)
+    packed = config.get("users")
+    return Downlink(
+        header=decode_header(content),
+        round=round_,
+        base_round=round_ - 1 if stock else get(config, "base-round", int),
+        keep_rounds=() if stock else tuple(get(config, "keep-rounds", list)),
+        users=unpack(packed) if isinstance(packed, bytes) else None,
+        shared=from_arrays(section(content.array_records, ARRAYS)),
+        personal={
+            int(n.removeprefix(PERSONAL)): from_arrays(r)
+            for n, r in content.array_records.items()
+            if n.startswith(PERSONAL)
+        },
+        reply_weights=stock or get(config, "reply-weights", bool),
+    )
+
+
+def encode_uplink(uplink: Uplink, tables: Iterable[str]) -> RecordDict:
+    """Records of a training reply; item rows go sparse when that is smaller."""
+    records: dict[str, ArrayRecord | ConfigRecord | MetricRecord] = {
+        ARRAYS: to_sparse_arrays(uplink.update.tensors, tables),
+        CONFIG: ConfigRecord({"shard-key": uplink.shard_key, "round": uplink.round}),
+        METRICS: MetricRecord(
+            {
+                "num-users": uplink.num_users,
+                "weight": uplink.update.weight,
+                "seconds": uplink.seconds,
+                **{SUM + n: float(v) for n, v in uplink.metrics.items()},
+            }
+        ),
+    }
+    if uplink.update.row_weights is not None:
+        records[ROW_WEIGHTS] = to_arrays(uplink.update.row_weights)
+    return RecordDict(dict(records))
+
+
+def decode_uplink(content: RecordDict, template: Tensors) -> Uplink:
+    """Read and check a training reply against the shared parameters' shapes.
+
+    Raises:
+        WireError: for anything missing, misshapen, not finite, or a weight that is not positive.
+    """
+    config, metrics = (
+        section(content.config_records, CONFIG),
+        section(content.metric_records, METRICS),
+    )
+    weight = get(metrics, "weight", float)
+    if not 0 < weight < float("inf"):
+        raise WireError(f"weight must be positive and finite, got {weight}")
+    rows = content.array_records.get(ROW_WEIGHTS)
+    return Uplink(
+        shard_key=get(config, "shard-key", str),
+        round=get(config, "round", int),
+        num_users=get(metrics, "num-users", int),
+        update=Update(
+            tensors=from_sparse_arrays(section(content.array_records, ARRAYS), template),
+            weight=weight,
+            row_weights=None if rows is None else _row_weights(rows, template),
+        ),
+        metrics=_prefixed(metrics, SUM),
+        seconds=get(metrics, "seconds", float),
+    )
+
+
+def encode_weights(shared: Tensors, num_examples: float, metrics: Mapping[str, float]) -> RecordDict:
+    """Reply to a stock Flower strategy: averaged weights and a sample count."""
+    scalars = {n.replace("/", "-"): float(v) for n, v in metrics.items()}
+    return RecordDict(
+        {ARRAYS: to_arrays(shared), METRICS: MetricRecord({NUM_EXAMPLES: num_examples, **scalars})}
+    )
+
+
+def encode_evaluate(request: EvaluateRequest, shared: ArrayRecord | None = None) -> RecordDict:
+    """Records of an evaluation request; ``shared`` as in :func:`encode_downlink`."""
+    fields: dict[str, str | int | bool] = {
+        **encode_header(request.header),
+        "round": request.round,
+        "state-round": request.state_round,
+        "scorer": request.scorer,
+        "full": request.full,
+    }
+    return RecordDict(
+        {ARRAYS: shared or to_arrays(request.shared), CONFIG: ConfigRecord(dict(fields))}
+    )
+
+
+def decode_evaluate(content: RecordDict) -> EvaluateRequest:
+    """Read an evaluation request, ours or a stock Flower strategy's."""
+    config = section(content.config_records, CONFIG)
+    stock = "round" not in config
+    round_ = get(config, STOCK_ROUND if stock else "round", int)
+    return EvaluateRequest(
+        header=decode_header(content),
+        round=round_,
+        state_round=round_ if stock else get(config, "state-round", int),
+        scorer="model" if stock else get(config, "scorer", str),
+        full=False if stock else get(config, "full", bool),
+        shared=from_arrays(section(content.array_records, ARRAYS)),
+    )
+
+
+def encode_evaluate_reply(reply: EvaluateReply) -> RecordDict:
+    """Records of an evaluation reply. ``num-examples`` is there for stock strategies."""
+    metrics = {
+        NUM_EXAMPLES: max(reply.counts.values(), default=0.0),
+        "seconds": reply.seconds,
+        **{SUM + n: v for n, v in reply.metrics.items()},
+        **{COUNT + n: v for n, v in reply.counts.items()},
+    }
+    records: dict[str, ArrayRecord | ConfigRecord | MetricRecord] = {
+        METRICS: MetricRecord(dict(metrics)),
+        CONFIG: ConfigRecord({"shard-key": reply.shard_key, "round": reply.round}),
+    }
+    if reply.exposure_I is not None:
+        records[EXPOSURE] = ArrayRecord({EXPOSURE: Array(reply.exposure_I)})
+    return RecordDict(dict(records))
+
+
+def decode_evaluate_reply(content: RecordDict) -> EvaluateReply:
+    """Read an evaluation reply."""
+    config = section(content.config_records, CONFIG)
+    metrics = section(content.metric_records, METRICS)
+    exposure = content.array_records.get(EXPOSURE)
+    return EvaluateReply(
+        shard_key=get(config, "shard-key", str),
+        round=get(config, "round", int),
+        metrics=_prefixed(metrics, SUM),
+        counts=_prefixed(metrics, COUNT),
+        exposure_I=None if exposure is None else np.array(exposure[EXPOSURE].numpy()),
+        seconds=get(metrics, "seconds", float),
+    )
+
+
+def encode_item_counts(counts_I: IntArray) -> RecordDict:
+    """Records of the number of training interactions of each item on a node."""
+    return RecordDict({ARRAYS: ArrayRecord({"item_counts": Array(counts_I)})})
+
+
+def decode_item_counts(content: RecordDict, num_items: int) -> IntArray:
+    """Read item counts (I,)."""
+    record = section(content.array_records, ARRAYS)
+    counts_I = np.array(record["item_counts"].numpy()) if "item_counts" in record else None
+    if counts_I is None or counts_I.shape != (num_items,) or counts_I.dtype != np.int64:
+        raise WireError(f"item counts must be ({num_items},) int64")
+    return counts_I
+
+
+# ---- fields ------------------------------------------------------------------------------
+def section(records: Mapping[str, R], key: str) -> R:
+    """The record named ``key``, or a clear error."""
+    if key not in records:
+        raise WireError(f"record {key!r} is missing")
+    return records[key]
+
+
+def get(config: Mapping[str, object], key: str, kind: type[T]) -> T:
+    """The field ``key``, checked to be of type ``kind``."""
+    value = config.get(key)
+    if not isinstance(value, kind):
+        raise WireError(f"field {key!r} must be {kind.__name__}, got {value!r}")
+    return value
+
+
+def pack(indices: IntArray) -> bytes:
+    """Little-endian int64 bytes: a thousand users are 8 kB, not a list of objects."""
+    return np.ascontiguousarray(indices, dtype="<i8").tobytes()
+
+
+def unpack(data: bytes) -> IntArray:
+    """Inverse of :func:`pack`."""
+    if len(data) % 8:
+        raise WireError("packed indices must be a multiple of 8 bytes")
+    return np.frombuffer(data, dtype="<i8").astype(np.int64)
+
+
+def _row_weights(record: ArrayRecord, template: Tensors) -> Tensors:
+    weights = from_arrays(record)
+    for name, tensor in weights.items():
+        if name not in template or tuple(tensor.shape) != tuple(template[name].shape[:1]):
+            raise WireError(f"row weights of {name!r} do not fit its table")
+        if not bool((tensor >= 0).all()) or not bool(tensor.isfinite().all()):
+            raise WireError(f"row weights of {name!r} must be finite and not negative")
+    return weights
+
+
+def _prefixed(metrics: MetricRecord, prefix: str) -> dict[str, float]:
+    return {
+        n.removeprefix(prefix): float(v)
+        for n, v in metrics.items()
+        if n.startswith(prefix) and isinstance(v, int | float)
+    }
