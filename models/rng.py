@@ -29,6 +29,7 @@ def derive_rng(seed: int, role: Role, *indices: int) -> np.random.Generator:
 
     Raises:
         ValueError: if the seed or an index is negative.
+
     """
     if seed < 0 or any(index < 0 for index in indices):
         raise ValueError(f"seed and indices must not be negative: seed={seed}, {indices}")

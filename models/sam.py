@@ -110,9 +110,7 @@ def sam_gradients(
     g_shared, g_private = h_shared, h_private
     if radii.shared > 0:
         moved = perturb(shared, g_shared, radii.shared)
-        losses[1], h_shared, _ = _gradients(
-            model, moved, private, samples, loss_slice, ("shared",)
-        )
+        losses[1], h_shared, _ = _gradients(model, moved, private, samples, loss_slice, ("shared",))
     if radii.private > 0:
         moved = perturb(private, g_private, radii.private)
         losses[2], _, h_private = _gradients(

@@ -51,6 +51,7 @@ def from_sparse_arrays(record: ArrayRecord, template: Tensors) -> Tensors:
 
     Raises:
         WireError: naming the tensor, when one is missing, unknown, misshapen or not finite.
+
     """
     known = {n + s for n in template for s in ("", INDEX, VALUES)}
     if unknown := [n for n in record if n not in known]:

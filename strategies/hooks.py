@@ -143,6 +143,7 @@ class FlowerHooks(Strategy):
         Raises:
             RuntimeError: when no session is attached.
             ValueError: for ``evaluate_fn``: the server has no data to evaluate on.
+
         """
         if evaluate_fn is not None:
             raise ValueError("evaluate_fn is not supported: held-out items are on the nodes")
@@ -153,9 +154,7 @@ class FlowerHooks(Strategy):
     def set_shared(self, shared: Tensors, server_state: Tensors | None = None) -> None:
         """Start from these shared parameters, with fresh or given server state."""
         self.shared = shared
-        self.server_state = (
-            self.init_server_state(shared) if server_state is None else server_state
-        )
+        self.server_state = self.init_server_state(shared) if server_state is None else server_state
 
     def summary(self) -> None:
         """Log what is trained."""
@@ -198,5 +197,3 @@ def _collect(
         except WireError as error:
             failures.append(Failure(*where, f"rejected: {error}"))
     return sorted(usable, key=lambda u: u.shard_key), failures
-
-

@@ -148,6 +148,7 @@ def decode_uplink(content: RecordDict, template: Tensors) -> Uplink:
 
     Raises:
         WireError: for anything missing, misshapen, not finite, or a weight that is not positive.
+
     """
     config, metrics = (
         section(content.config_records, CONFIG),
@@ -171,7 +172,9 @@ def decode_uplink(content: RecordDict, template: Tensors) -> Uplink:
     )
 
 
-def encode_weights(shared: Tensors, num_examples: float, metrics: Mapping[str, float]) -> RecordDict:
+def encode_weights(
+    shared: Tensors, num_examples: float, metrics: Mapping[str, float]
+) -> RecordDict:
     """Reply to a stock Flower strategy: averaged weights and a sample count."""
     scalars = {n.replace("/", "-"): float(v) for n, v in metrics.items()}
     return RecordDict(
