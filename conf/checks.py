@@ -1,0 +1,161 @@
+"""Ranges and pairs of settings that cannot work together."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import PurePath
+
+from conf.build import ConfigError
+from conf.schema import Config, DatasetConfig
+
+COLUMN_MEANINGS = ("user", "item", "rating", "timestamp", "_")
+RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
+
+AT_LEAST = {
+    "protocol.min_interactions": 2,
+    "protocol.num_candidates": 1,
+    "engine.threads": 1,
+    "engine.block_users": 1,
+    "engine.evaluation_block": 1,
+    "federation.num_nodes": 1,
+    "federation.rounds": 1,
+    "federation.retries": 0,
+    "federation.checkpoint_every": 1,
+    "evaluation.every": 1,
+    "evaluation.patience": 1,
+    "seed": 0,
+}
+"""Least value of each whole number; None is left alone where the type allows it."""
+
+
+def check(config: Config) -> None:
+    """Raise ConfigError for the first impossible value or pair of values."""
+    for problem in _problems(config):
+        raise ConfigError(problem)
+    try:
+        config.strategy_class(config.strategy, config.model)
+    except ValueError as error:
+        raise ConfigError(
+            f"strategy={config.strategy_name} with model={config.model_name}: {error}"
+        ) from None
+
+
+def remarks(config: Config) -> list[str]:
+    """What is allowed but has to be known when the numbers are read, a line each."""
+    lines = []
+    if config.protocol.negatives == "exclude_heldout":
+        lines.append(
+            "protocol.negatives=exclude_heldout keeps the held-out items out of the training "
+            "negatives: this leaks the answer; compare only with papers that did the same"
+        )
+    if config.protocol.select == "best_test":
+        lines.append(
+            "protocol.select=best_test reports the best round on the test items, as the paper "
+            "does: an optimistic number"
+        )
+    return lines
+
+
+def _problems(config: Config) -> Iterator[str]:
+    yield from _ranges(config)
+    yield from _dataset(config.dataset)
+    yield from _protocol(config)
+    yield from _run(config)
+
+
+def _ranges(config: Config) -> Iterator[str]:
+    for key, least in AT_LEAST.items():
+        value = _lookup(config, key)
+        if value is not None and value < least:
+            yield f"{key} must be at least {least}, got {value}"
+    federation = config.federation
+    for key, share in (("fraction", federation.fraction), ("min_share", federation.min_share)):
+        if not 0 < share <= 1:
+            yield f"federation.{key} must be above 0 and at most 1, got {share}"
+    for key in ("deadline_s", "register_timeout_s"):
+        if getattr(federation, key) <= 0:
+            yield f"federation.{key} must be positive, got {getattr(federation, key)}"
+    cutoffs = config.evaluation.cutoffs
+    if not cutoffs or cutoffs[0] < 1 or list(cutoffs) != sorted(set(cutoffs)):
+        yield f"evaluation.cutoffs must be ascending positive numbers, got {list(cutoffs)}"
+
+
+def _dataset(dataset: DatasetConfig) -> Iterator[str]:
+    if dataset.path is None and dataset.fetch is None:
+        yield f"dataset.path is required for dataset={dataset.name}: dataset.path=/path/to/file"
+    for key in ("path", "titles"):
+        yield from _absolute(f"dataset.{key}", getattr(dataset, key))
+    if dataset.sha256 is not None and not re.fullmatch(r"[0-9a-f]{64}", dataset.sha256):
+        yield f"dataset.sha256 must be 64 hexadecimal digits, got {dataset.sha256!r}"
+    if dataset.format == "delimited":
+        yield from _columns(dataset)
+
+
+def _columns(dataset: DatasetConfig) -> Iterator[str]:
+    if not dataset.separator:
+        yield "dataset.separator must not be empty"
+    meanings = Counter(column.split("=", 1)[0] for column in dataset.columns)
+    for meaning, count in meanings.items():
+        if meaning not in COLUMN_MEANINGS:
+            allowed = ", ".join(COLUMN_MEANINGS)
+            yield f"dataset.columns: {meaning!r} is not allowed; choose from {allowed}"
+        if meaning != "_" and count > 1:
+            yield f"dataset.columns names {meaning} {count} times"
+    if not dataset.header and any("=" in column for column in dataset.columns):
+        yield "dataset.columns picks by name (user=NAME): this needs dataset.header=true"
+    for needed in ("user", "item"):
+        if needed not in meanings:
+            yield f"dataset.columns must contain {needed}, got {list(dataset.columns)}"
+    if dataset.time == "timestamp" and "timestamp" not in meanings:
+        yield (
+            "dataset.time=timestamp needs a timestamp in dataset.columns; without one choose "
+            "dataset.time=file_order or dataset.time=random"
+        )
+    if dataset.rating_threshold is not None and "rating" not in meanings:
+        yield "dataset.rating_threshold needs a rating in dataset.columns"
+
+
+def _protocol(config: Config) -> Iterator[str]:
+    protocol = config.protocol
+    if protocol.select == "best_validation" and not protocol.validation:
+        yield (
+            "protocol.select=best_validation needs protocol.validation=true; "
+            "or choose protocol.select=best_test or last"
+        )
+    if config.evaluation.patience is not None and protocol.select == "last":
+        yield (
+            "evaluation.patience stops on the selection metric, but protocol.select=last has "
+            "none; choose best_validation or best_test, or evaluation.patience=null"
+        )
+    partial = config.strategy_class.supports_partial_participation
+    if not partial and config.federation.fraction < 1:
+        yield (
+            f"strategy={config.strategy_name} needs every user in every round: "
+            "federation.fraction=1.0"
+        )
+
+
+def _run(config: Config) -> Iterator[str]:
+    if config.resume and config.name is None:
+        yield "resume=true needs the name of the run: name=NAME"
+    if config.name is not None and not RUN_NAME.fullmatch(config.name):
+        yield f"name must be letters, digits, '.', '_' or '-', got {config.name!r}"
+    if config.seed >= 2**63:
+        yield f"seed must be below 2**63, got {config.seed}"
+    for key in ("output", "cache"):
+        yield from _absolute(key, getattr(config, key) or None)
+
+
+def _absolute(key: str, path: str | None) -> Iterator[str]:
+    if path is not None and not PurePath(path).is_absolute():
+        yield f"{key} must be an absolute path, got {path!r}"
+
+
+def _lookup(config: Config, key: str) -> int | None:
+    value: object = config
+    for part in key.split("."):
+        value = getattr(value, part)
+    assert value is None or isinstance(value, int)
+    return value

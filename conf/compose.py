@@ -1,0 +1,98 @@
+"""Overrides to configuration tree: the only use of Hydra.
+
+Hydra's own errors are several lines long and speak of its internals; they become one
+line that names the key and what is allowed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+import hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import OverrideType
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from conf.tree import Config, ConfigError, from_mapping
+
+GROUPS = ("dataset", "protocol", "model", "strategy", "engine", "federation", "evaluation")
+
+
+def compose(overrides: Sequence[str] = ()) -> Config:
+    """The checked tree of ``conf/config.yaml`` with Hydra overrides such as ``strategy=fedncf``.
+
+    Raises:
+        ConfigError: one line naming the key and the allowed values.
+
+    """
+    mapping, choices = _compose([_checked(override) for override in overrides])
+    names = {"strategy_name": choices["strategy"], "model_name": choices["model"]}
+    return from_mapping({**mapping, **names})
+
+
+def options(group: str) -> list[str]:
+    """Names that ``group=`` accepts, sorted."""
+    folder = files("conf") / group
+    return sorted(f.name[:-5] for f in folder.iterdir() if f.name.endswith(".yaml"))
+
+
+def _checked(text: str) -> str:
+    """One override, refused where Hydra would fail obscurely.
+
+    ``key=value`` becomes ``++key=value``: whether a key exists is decided by the typed tree,
+    not by which defaults a yaml happens to spell out.
+    """
+    try:
+        override = OverridesParser.create().parse_override(text)
+    except HydraException:
+        raise ConfigError(
+            f"cannot read the override {text!r}; write key=value and quote special characters"
+        ) from None
+    key, value = override.key_or_group, override.value()
+    if not key:
+        raise ConfigError(f"the override {text!r} has no key; write key=value")
+    if override.is_sweep_override():
+        raise ConfigError(f"{key} takes one value here, got {text!r}")
+    if key not in (*GROUPS, "experiment"):
+        return f"++{text}" if override.type is OverrideType.CHANGE else text
+    if not isinstance(value, str) and (key, value) != ("experiment", None):
+        raise ConfigError(f"{text} does not exist; choose one of {', '.join(options(key))}")
+    return text
+
+
+def _compose(overrides: list[str]) -> tuple[dict[str, Any], Mapping[str, str]]:
+    """Plain tree and group choices, whatever Hydra the process may be running already."""
+    outer = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with hydra.initialize_config_module(version_base="1.3", config_module="conf"):
+            tree = hydra.compose("config", overrides=overrides, return_hydra_config=True)
+        choices = tree.hydra.runtime.choices
+        sections = OmegaConf.masked_copy(tree, [str(key) for key in tree if key != "hydra"])
+        plain = OmegaConf.to_container(sections, resolve=True, throw_on_missing=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(_explain(error)) from None
+    finally:
+        GlobalHydra.instance().hydra = outer
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}, choices
+
+
+def _explain(error: Exception) -> str:
+    """Hydra's message as one line about the override that caused it."""
+    text = str(error)
+    group = re.search(r"Could not find '(\w+)/([^']+)'", text)
+    if group:
+        allowed = ", ".join(options(group[1]))
+        return f"{group[1]}={group[2]} does not exist; choose one of {allowed}"
+    return _first_line(error)
+
+
+def _first_line(error: Exception) -> str:
+    return " ".join(str(error).split("\n")[0].split())

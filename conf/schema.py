@@ -1,0 +1,144 @@
+"""The dataclasses of the configuration tree. Import them from ``conf.tree``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class DatasetConfig:
+    """A file of interactions and how to read it."""
+
+    name: str
+    """Label in tables and file names."""
+    path: str | None = None
+    """Absolute path of the file (may be .gz or a .zip member ``a.zip!member``); None: fetch it."""
+    fetch: Literal["ml-100k"] | None = None
+    """How the file is obtained when ``path`` is not given."""
+    format: Literal["inter", "delimited"] = "delimited"
+    """``inter``: RecBole atomic file with a typed header; else see the next fields."""
+    separator: str = ","
+    header: bool = False
+    """The first line holds column names."""
+    columns: tuple[str, ...] = ("user", "item", "rating", "timestamp")
+    """Meaning of each column in order; ``_`` skips one. With a header and names that differ,
+    ``user=NAME`` picks by name. ``user`` and ``item`` are required."""
+    encoding: str = "utf-8"
+    rating_threshold: float | None = None
+    """Keep rows whose rating is at least this; None: every row is a positive."""
+    time: Literal["timestamp", "random", "file_order"] = "timestamp"
+    """Where order within a user comes from. ``random`` is the paper's rule for FilmTrust."""
+    id_order: Literal["first_appearance", "number"] = "first_appearance"
+    """How raw ids get their order before renumbering, as the paper's notebook does by dataset."""
+    titles: str | None = None
+    """A file with item titles (RecBole ``.item``), shown by ``recommend``; optional."""
+    bad_rows: Literal["error", "skip"] = "error"
+    rows: int | None = None
+    users: int | None = None
+    items: int | None = None
+    """Expected counts of the raw file, checked when given."""
+    sha256: str | None = None
+    """Expected hash of the file (unpacked when .gz), checked when given."""
+
+
+@dataclass(frozen=True)
+class ProtocolConfig:
+    """How data is split and ranked. Every printed number carries ``name``."""
+
+    name: str
+    min_interactions: int = 5
+    """Users with fewer rows (after ``duplicates``) are dropped, once."""
+    duplicates: Literal["keep", "last", "first"] = "last"
+    """What becomes of repeated (user, item) rows, before the split."""
+    validation: bool = True
+    """Hold out the second latest row as well."""
+    negatives: Literal["honest", "exclude_heldout"] = "honest"
+    """Pool of training negatives: all but the user's training items, or all but any of his."""
+    num_candidates: int = 99
+    """Sampled negatives a held-out item is ranked against."""
+    candidates: Literal["derived", "notebook"] = "derived"
+    """Source of the sampled negatives: our own streams, or the paper notebook's (seed 42)."""
+    select: Literal["best_validation", "best_test", "last"] = "best_validation"
+    """Which evaluated round is reported."""
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """How a node trains its part of the cohort."""
+
+    name: Literal["cohort", "loop"] = "cohort"
+    threads: int = 1
+    """Torch threads a process."""
+    block_users: int = 32
+    """Users trained at once by the cohort engine."""
+    evaluation_block: int = 64
+    """Users ranked at once."""
+
+
+@dataclass(frozen=True)
+class FederationConfig:
+    """Rounds, cohort, nodes and what happens when nodes fail."""
+
+    grid: Literal["ray", "local"] = "ray"
+    num_nodes: int = 2
+    """Nodes of a simulation; users are split into this many contiguous shards."""
+    rounds: int = 100
+    fraction: float = 0.1
+    """Share of the users sampled a round; the cohort is its floor, at least one user."""
+    deadline_s: float = 600.0
+    """A round's replies are awaited this long, in seconds."""
+    register_timeout_s: float = 120.0
+    """Nodes are awaited this long at the start, in seconds."""
+    min_share: float = 1.0
+    """Least share of the cohort's users whose updates must arrive."""
+    on_missing: Literal["fail", "retry", "continue"] = "fail"
+    """What to do below ``min_share``."""
+    retries: int = 2
+    """Attempts beyond the first with ``on_missing=retry``; then the run fails."""
+    checkpoint_every: int = 5
+    """Rounds between checkpoints; an evaluated and the last round are always saved."""
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """When and how held-out items are ranked."""
+
+    every: int = 10
+    """Rounds between evaluations; the last round is always evaluated."""
+    cutoffs: tuple[int, ...] = (5, 10, 15, 20)
+    full: Literal["each", "selected", "never"] = "each"
+    """Full-catalogue ranking: at each evaluation, once for the selected round, or not."""
+    item_statistics: bool = True
+    """Nodes send item counts and how often items are recommended, for the popularity
+    reference, coverage and popularity share. These are sums over a node's users."""
+    patience: int | None = None
+    """Stop after this many evaluations without a better selection metric; None: never."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """The whole resolved configuration of one run."""
+
+    dataset: DatasetConfig
+    protocol: ProtocolConfig
+    model: Any
+    """A model of ``models``, itself a frozen dataclass (``models.neumf.NeuMF``)."""
+    strategy: Any
+    """The strategy's frozen ``Config`` dataclass; its class is ``strategy_class``."""
+    strategy_class: Any
+    strategy_name: str
+    """The yaml's name: the word that swaps strategies."""
+    model_name: str
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    federation: FederationConfig = field(default_factory=FederationConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    seed: int = 0
+    name: str | None = None
+    """Name of the run; None: made from dataset, strategy, seed and time."""
+    output: str = ""
+    """Absolute root of run folders; empty: ``runs`` in the caller's directory."""
+    cache: str = ""
+    """Absolute root of prepared data; empty: the user's cache directory."""
+    resume: bool = False
+    """Continue the run ``name`` from its last checkpoint."""
