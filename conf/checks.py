@@ -87,10 +87,18 @@ def _dataset(dataset: DatasetConfig) -> Iterator[str]:
         yield f"dataset.path is required for dataset={dataset.name}: dataset.path=/path/to/file"
     for key in ("path", "titles"):
         yield from _absolute(f"dataset.{key}", getattr(dataset, key))
-    if dataset.sha256 is not None and not re.fullmatch(r"[0-9a-f]{64}", dataset.sha256):
-        yield f"dataset.sha256 must be 64 hexadecimal digits, got {dataset.sha256!r}"
-    if dataset.format == "delimited":
+    for digest in dataset.sha256:
+        if not re.fullmatch(r"[0-9a-f]{64}", digest):
+            yield f"dataset.sha256 must be 64 hexadecimal digits, got {digest!r}"
+    if not _typed_header(dataset):
         yield from _columns(dataset)
+
+
+def _typed_header(dataset: DatasetConfig) -> bool:
+    """Whether the columns come from the file's own header, as far as the name tells."""
+    if dataset.format == "auto":
+        return dataset.path is None or dataset.path.removesuffix(".gz").endswith(".inter")
+    return dataset.format == "inter"
 
 
 def _columns(dataset: DatasetConfig) -> Iterator[str]:

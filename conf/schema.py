@@ -16,9 +16,11 @@ class DatasetConfig:
     """Absolute path of the file (may be .gz or a .zip member ``a.zip!member``); None: fetch it."""
     fetch: Literal["ml-100k"] | None = None
     """How the file is obtained when ``path`` is not given."""
-    format: Literal["inter", "delimited"] = "delimited"
-    """``inter``: RecBole atomic file with a typed header; else see the next fields."""
+    format: Literal["auto", "inter", "delimited"] = "auto"
+    """``inter``: RecBole atomic file, tab-separated with a typed header; ``delimited``: as the
+    next fields say; ``auto``: ``inter`` by its suffix or typed header, else ``delimited``."""
     separator: str = ","
+    """One or more characters, or a word: comma, tab, space, semicolon, pipe."""
     header: bool = False
     """The first line holds column names."""
     columns: tuple[str, ...] = ("user", "item", "rating", "timestamp")
@@ -38,8 +40,8 @@ class DatasetConfig:
     users: int | None = None
     items: int | None = None
     """Expected counts of the raw file, checked when given."""
-    sha256: str | None = None
-    """Expected hash of the file (unpacked when .gz), checked when given."""
+    sha256: tuple[str, ...] = ()
+    """Hashes of the known copies of the file (unpacked when .gz); empty: any file will do."""
 
 
 @dataclass(frozen=True)
