@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -47,11 +47,16 @@ class RecStrategy(FlowerHooks):
     Config: ClassVar[type[StrategyConfig]] = StrategyConfig
     title: ClassVar[str]
     """Name as in its paper, with the reference (for example an arXiv number)."""
+    update_kind: ClassVar[Literal["gradient", "delta"]] = "gradient"
+    """What the shared part of an update is: a gradient, or the weighted movement of weights
+    (then a stock Flower strategy, which averages weights, can drive the nodes too)."""
     needs_individual_updates: ClassVar[bool] = False
     """The server must see each user's update, not only their sum."""
     supports_partial_participation: ClassVar[bool] = True
     extra_exchanges: ClassVar[tuple[str, ...]] = ()
     """Messages beyond one train and one evaluate exchange a round, by name."""
+    model: ScoringModel
+    config: Any
 
     def __init__(self, config: Any, model: ScoringModel) -> None:
         if not isinstance(config, self.Config):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord
+from torch import Tensor
 
 from models.types import Tensors
 
@@ -17,27 +18,38 @@ class WireError(ValueError):
     """A message that is malformed, of the wrong shape, or not finite."""
 
 
-def to_arrays(tensors: Mapping[str, torch.Tensor], prefix: str = "") -> ArrayRecord:
+def to_arrays(tensors: Mapping[str, Tensor], prefix: str = "") -> ArrayRecord:
     """Encode dense tensors, keeping their order."""
     return ArrayRecord({prefix + n: Array(t.detach().numpy()) for n, t in tensors.items()})
 
 
 def from_arrays(record: ArrayRecord, prefix: str = "") -> Tensors:
-    """Decode dense tensors whose name starts with ``prefix``."""
-    # numpy() gives read-only memory; torch needs its own copy.
-    return {
-        n.removeprefix(prefix): torch.from_numpy(np.array(a.numpy()))
-        for n, a in record.items()
-        if n.startswith(prefix)
-    }
+    """Decode dense tensors whose name starts with ``prefix``.
+
+    Raises:
+        WireError: naming the tensor, when its bytes are not a numeric array.
+
+    """
+    return {n.removeprefix(prefix): to_tensor(record, n) for n in record if n.startswith(prefix)}
+
+
+def to_tensor(record: ArrayRecord, name: str) -> Tensor:
+    """Decode one array of a record, with memory of its own."""
+    try:
+        # numpy() gives read-only memory; torch needs its own copy.
+        return torch.from_numpy(np.array(record[name].numpy()))
+    except (KeyError, TypeError, ValueError, EOFError, OSError) as error:
+        raise WireError(f"tensor {name!r} cannot be decoded: {error}") from error
 
 
 def to_sparse_arrays(tensors: Tensors, tables: Iterable[str]) -> ArrayRecord:
     """Encode tensors; a table named in ``tables`` goes as (row index, row) when smaller."""
     tables, out = frozenset(tables), {}
     for name, tensor in tensors.items():
-        rows = tensor.flatten(1).any(1).nonzero().flatten() if name in tables else None
-        width = tensor[0].numel() * tensor.element_size() if tensor.dim() and len(tensor) else 0
+        rows, width = None, 0
+        if name in tables and len(tensor):
+            rows = tensor.reshape(len(tensor), -1).any(1).nonzero().flatten()
+            width = tensor[0].numel() * tensor.element_size()
         if rows is not None and len(rows) * (8 + width) < len(tensor) * width:
             out[name + INDEX] = Array(rows.numpy())
             out[name + VALUES] = Array(tensor[rows].detach().numpy())
@@ -59,24 +71,26 @@ def from_sparse_arrays(record: ArrayRecord, template: Tensors) -> Tensors:
     return {name: _decode(record, name, like) for name, like in template.items()}
 
 
-def _decode(record: ArrayRecord, name: str, like: torch.Tensor) -> torch.Tensor:
+def _decode(record: ArrayRecord, name: str, like: Tensor) -> Tensor:
+    sparse = [n for n in (name + INDEX, name + VALUES) if n in record]
     if name in record:
-        tensor = torch.from_numpy(np.array(record[name].numpy()))
+        if sparse:
+            raise WireError(f"tensor {name!r} came both dense and as rows")
+        tensor = to_tensor(record, name)
         _check(name, tensor, tuple(like.shape), like.dtype)
         return tensor
-    if name + INDEX not in record or name + VALUES not in record:
+    if len(sparse) < 2 or not like.dim():
         raise WireError(f"tensor {name!r} is missing")
-    rows = torch.from_numpy(np.array(record[name + INDEX].numpy()))
-    values = torch.from_numpy(np.array(record[name + VALUES].numpy()))
-    _check(name, values, (len(rows), *like.shape[1:]), like.dtype)
+    rows, values = to_tensor(record, name + INDEX), to_tensor(record, name + VALUES)
     if rows.dtype != torch.int64 or rows.dim() != 1:
         raise WireError(f"row indices of {name!r} must be a vector of int64")
+    _check(name, values, (len(rows), *like.shape[1:]), like.dtype)
     if len(rows) and (rows.diff().le(0).any() or rows[0] < 0 or rows[-1] >= len(like)):
         raise WireError(f"row indices of {name!r} must ascend within 0..{len(like) - 1}")
     return torch.zeros_like(like).index_copy_(0, rows, values)
 
 
-def _check(name: str, tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def _check(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     if tuple(tensor.shape) != shape or tensor.dtype != dtype:
         got = f"{tuple(tensor.shape)} {tensor.dtype}"
         raise WireError(f"tensor {name!r} is {got}, expected {shape} {dtype}")

@@ -59,7 +59,6 @@ class FlowerHooks(Strategy):
         self.session: Session | None = None
 
     # supplied by RecStrategy
-    model: object
     init_server_state: Callable[[Tensors], Tensors]
     server_update: Callable[[Tensors, Update, Tensors], tuple[Tensors, Tensors]]
 

@@ -49,7 +49,8 @@ class Downlink:
     base_round: int
     """The round whose private state training starts from (the one before, usually)."""
     keep_rounds: tuple[int, ...]
-    """Rounds whose private state a resume or a recommendation may still ask for."""
+    """Rounds whose private state a resume or a recommendation may still ask for; the first
+    is the last checkpoint's, and everything newer than that is kept as well."""
     users: IntArray | None
     """The cohort's users on this node; None: all of them (stock Flower strategies)."""
     shared: Tensors
@@ -85,6 +86,8 @@ class EvaluateRequest:
     full: bool
     """Rank against the whole catalogue too, beside the sampled candidates."""
     shared: Tensors
+    reply_means: bool = False
+    """Reply with means over users (stock Flower strategies) instead of sums and counts."""
 
 
 @dataclass(frozen=True)

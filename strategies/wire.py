@@ -6,14 +6,21 @@ configuration. Decoding checks everything and raises :class:`WireError` with the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from models.types import IntArray, Tensors, Update
-from strategies.codec import WireError, from_arrays, from_sparse_arrays, to_arrays, to_sparse_arrays
+from strategies.codec import (
+    WireError,
+    from_arrays,
+    from_sparse_arrays,
+    to_arrays,
+    to_sparse_arrays,
+    to_tensor,
+)
 from strategies.messages import (
     Downlink,
     EvaluateReply,
@@ -23,12 +30,13 @@ from strategies.messages import (
     Uplink,
 )
 
+Decoder = Callable[[ArrayRecord], Tensors]
 T = TypeVar("T")
 R = TypeVar("R")
 
 ARRAYS, CONFIG, METRICS, ROW_WEIGHTS = "arrays", "config", "metrics", "row_weights"
 PERSONAL, EXPOSURE, SUM, COUNT = "personal/", "exposure", "sum/", "count/"
-NUM_EXAMPLES = "num-examples"
+NUM_EXAMPLES, ITEM_COUNTS = "num-examples", "item_counts"
 STOCK_ROUND = "server-round"
 
 
@@ -45,7 +53,7 @@ def encode_header(header: Header) -> dict[str, str | int]:
 
 def decode_header(content: RecordDict) -> Header:
     """Read the header of any request."""
-    config = content.config_records[CONFIG]
+    config = section(content.config_records, CONFIG)
     return Header(
         run_id=get(config, "run-id", str),
         incarnation=get(config, "incarnation", int),
@@ -61,7 +69,7 @@ def encode_request(header: Header) -> RecordDict:
 
 def encode_hello(reply: HelloReply) -> RecordDict:
     """Records of a hello reply."""
-    fields = {
+    fields: dict[str, str | bytes | int] = {
         "shard-key": reply.shard_key,
         "users": pack(reply.users),
         "code": reply.code,
@@ -96,14 +104,20 @@ def encode_downlink(downlink: Downlink, shared: ArrayRecord | None = None) -> Re
     }
     if downlink.users is not None:
         fields["users"] = pack(downlink.users)
-    records = {ARRAYS: shared or to_arrays(downlink.shared), CONFIG: ConfigRecord(dict(fields))}
+    records: dict[str, ArrayRecord | ConfigRecord | MetricRecord] = {
+        ARRAYS: to_arrays(downlink.shared) if shared is None else shared,
+        CONFIG: ConfigRecord(dict(fields)),
+    }
     for user, tensors in downlink.personal.items():
         records[f"{PERSONAL}{user}"] = to_arrays(tensors)
-    return RecordDict(records)
+    return RecordDict(dict(records))
 
 
-def decode_downlink(content: RecordDict) -> Downlink:
-    """Read a training request, ours or a stock Flower strategy's (which knows only rounds)."""
+def decode_downlink(content: RecordDict, decode: Decoder = from_arrays) -> Downlink:
+    """Read a training request, ours or a stock Flower strategy's (which knows only rounds).
+
+    ``decode`` reads the shared parameters, so that a process may decode them once.
+    """
     config = section(content.config_records, CONFIG)
     stock = "round" not in config
     round_ = get(config, STOCK_ROUND if stock else "round", int)
@@ -112,11 +126,11 @@ def decode_downlink(content: RecordDict) -> Downlink:
         header=decode_header(content),
         round=round_,
         base_round=round_ - 1 if stock else get(config, "base-round", int),
-        keep_rounds=() if stock else tuple(get(config, "keep-rounds", list)),
+        keep_rounds=() if stock else _integers(config, "keep-rounds"),
         users=unpack(packed) if isinstance(packed, bytes) else None,
-        shared=from_arrays(section(content.array_records, ARRAYS)),
+        shared=decode(section(content.array_records, ARRAYS)),
         personal={
-            int(n.removeprefix(PERSONAL)): from_arrays(r)
+            _user(n): from_arrays(r)
             for n, r in content.array_records.items()
             if n.startswith(PERSONAL)
         },
@@ -132,8 +146,8 @@ def encode_uplink(uplink: Uplink, tables: Iterable[str]) -> RecordDict:
         METRICS: MetricRecord(
             {
                 "num-users": uplink.num_users,
-                "weight": uplink.update.weight,
-                "seconds": uplink.seconds,
+                "weight": float(uplink.update.weight),
+                "seconds": float(uplink.seconds),
                 **{SUM + n: float(v) for n, v in uplink.metrics.items()},
             }
         ),
@@ -154,14 +168,16 @@ def decode_uplink(content: RecordDict, template: Tensors) -> Uplink:
         section(content.config_records, CONFIG),
         section(content.metric_records, METRICS),
     )
-    weight = get(metrics, "weight", float)
+    weight, num_users = get(metrics, "weight", float), get(metrics, "num-users", int)
+    if num_users < 1:
+        raise WireError(f"an uplink needs at least one user, got {num_users}")
     if not 0 < weight < float("inf"):
         raise WireError(f"weight must be positive and finite, got {weight}")
     rows = content.array_records.get(ROW_WEIGHTS)
     return Uplink(
         shard_key=get(config, "shard-key", str),
         round=get(config, "round", int),
-        num_users=get(metrics, "num-users", int),
+        num_users=num_users,
         update=Update(
             tensors=from_sparse_arrays(section(content.array_records, ARRAYS), template),
             weight=weight,
@@ -178,7 +194,10 @@ def encode_weights(
     """Reply to a stock Flower strategy: averaged weights and a sample count."""
     scalars = {n.replace("/", "-"): float(v) for n, v in metrics.items()}
     return RecordDict(
-        {ARRAYS: to_arrays(shared), METRICS: MetricRecord({NUM_EXAMPLES: num_examples, **scalars})}
+        {
+            ARRAYS: to_arrays(shared),
+            METRICS: MetricRecord({NUM_EXAMPLES: float(num_examples), **scalars}),
+        }
     )
 
 
@@ -191,13 +210,15 @@ def encode_evaluate(request: EvaluateRequest, shared: ArrayRecord | None = None)
         "scorer": request.scorer,
         "full": request.full,
     }
-    return RecordDict(
-        {ARRAYS: shared or to_arrays(request.shared), CONFIG: ConfigRecord(dict(fields))}
-    )
+    arrays = to_arrays(request.shared) if shared is None else shared
+    return RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord(dict(fields))})
 
 
-def decode_evaluate(content: RecordDict) -> EvaluateRequest:
-    """Read an evaluation request, ours or a stock Flower strategy's."""
+def decode_evaluate(content: RecordDict, decode: Decoder = from_arrays) -> EvaluateRequest:
+    """Read an evaluation request, ours or a stock Flower strategy's.
+
+    ``decode`` as in :func:`decode_downlink`.
+    """
     config = section(content.config_records, CONFIG)
     stock = "round" not in config
     round_ = get(config, STOCK_ROUND if stock else "round", int)
@@ -207,15 +228,22 @@ def decode_evaluate(content: RecordDict) -> EvaluateRequest:
         state_round=round_ if stock else get(config, "state-round", int),
         scorer="model" if stock else get(config, "scorer", str),
         full=False if stock else get(config, "full", bool),
-        shared=from_arrays(section(content.array_records, ARRAYS)),
+        shared=decode(section(content.array_records, ARRAYS)),
+        reply_means=stock,
     )
 
 
+def encode_means(reply: EvaluateReply) -> RecordDict:
+    """Reply to a stock Flower strategy: means over the node's users and their number."""
+    means = {n: v / reply.counts[n] for n, v in reply.metrics.items() if reply.counts[n] > 0}
+    users = max(reply.counts.values(), default=0.0)
+    return RecordDict({METRICS: MetricRecord({NUM_EXAMPLES: float(users), **means})})
+
+
 def encode_evaluate_reply(reply: EvaluateReply) -> RecordDict:
-    """Records of an evaluation reply. ``num-examples`` is there for stock strategies."""
+    """Records of an evaluation reply."""
     metrics = {
-        NUM_EXAMPLES: max(reply.counts.values(), default=0.0),
-        "seconds": reply.seconds,
+        "seconds": float(reply.seconds),
         **{SUM + n: v for n, v in reply.metrics.items()},
         **{COUNT + n: v for n, v in reply.counts.items()},
     }
@@ -238,22 +266,21 @@ def decode_evaluate_reply(content: RecordDict) -> EvaluateReply:
         round=get(config, "round", int),
         metrics=_prefixed(metrics, SUM),
         counts=_prefixed(metrics, COUNT),
-        exposure_I=None if exposure is None else np.array(exposure[EXPOSURE].numpy()),
+        exposure_I=None if exposure is None else _integer_vector(exposure, EXPOSURE),
         seconds=get(metrics, "seconds", float),
     )
 
 
 def encode_item_counts(counts_I: IntArray) -> RecordDict:
     """Records of the number of training interactions of each item on a node."""
-    return RecordDict({ARRAYS: ArrayRecord({"item_counts": Array(counts_I)})})
+    return RecordDict({ARRAYS: ArrayRecord({ITEM_COUNTS: Array(counts_I)})})
 
 
 def decode_item_counts(content: RecordDict, num_items: int) -> IntArray:
     """Read item counts (I,)."""
-    record = section(content.array_records, ARRAYS)
-    counts_I = np.array(record["item_counts"].numpy()) if "item_counts" in record else None
-    if counts_I is None or counts_I.shape != (num_items,) or counts_I.dtype != np.int64:
-        raise WireError(f"item counts must be ({num_items},) int64")
+    counts_I = _integer_vector(section(content.array_records, ARRAYS), ITEM_COUNTS)
+    if len(counts_I) != num_items:
+        raise WireError(f"item counts must be ({num_items},), got ({len(counts_I)},)")
     return counts_I
 
 
@@ -268,7 +295,7 @@ def section(records: Mapping[str, R], key: str) -> R:
 def get(config: Mapping[str, object], key: str, kind: type[T]) -> T:
     """The field ``key``, checked to be of type ``kind``."""
     value = config.get(key)
-    if not isinstance(value, kind):
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise WireError(f"field {key!r} must be {kind.__name__}, got {value!r}")
     return value
 
@@ -283,6 +310,27 @@ def unpack(data: bytes) -> IntArray:
     if len(data) % 8:
         raise WireError("packed indices must be a multiple of 8 bytes")
     return np.frombuffer(data, dtype="<i8").astype(np.int64)
+
+
+def _integers(config: Mapping[str, object], key: str) -> tuple[int, ...]:
+    values = get(config, key, list)
+    if not all(type(v) is int for v in values):
+        raise WireError(f"field {key!r} must be a list of integers, got {values!r}")
+    return tuple(values)
+
+
+def _user(name: str) -> int:
+    digits = name.removeprefix(PERSONAL)
+    if not digits.isascii() or not digits.isdigit():
+        raise WireError(f"record {name!r} must end with a user's index")
+    return int(digits)
+
+
+def _integer_vector(record: ArrayRecord, name: str) -> IntArray:
+    vector: IntArray = to_tensor(record, name).numpy()
+    if vector.ndim != 1 or vector.dtype != np.int64:
+        raise WireError(f"{name} must be a vector of int64")
+    return vector
 
 
 def _row_weights(record: ArrayRecord, template: Tensors) -> Tensors:
