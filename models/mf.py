@@ -1,0 +1,128 @@
+"""Matrix factorisation: the score of an item is its dot product with the user's vector.
+
+Item embeddings are shared, the user embedding is private. As the score is bilinear, the
+point where every embedding is zero is a saddle: both gradients vanish there, and from a
+draw with a small standard deviation s the gradients are of order s, so plain gradient steps
+need of the order of log(1/s) many to leave it. ``init_std`` is therefore a setting.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.base import ScoringModel
+from models.sam import NORM_EPS, BlockGradients, Radii
+from models.types import IntArray, Samples, Tensors
+from models.weights import block_weights
+
+ITEM, USER = "item_emb", "user_emb"
+
+
+@dataclass(frozen=True)
+class MatrixFactorisation(ScoringModel):
+    """Shared ``item_emb`` (I, D), private ``user_emb`` (D,); logit = item_emb · user_emb.
+
+    Raises:
+        ValueError: when ``factors`` is below 1 or ``init_std`` is not positive and finite.
+
+    """
+
+    factors: int = 32
+    """Embedding width D."""
+    init_std: float = 0.1
+    """Standard deviation of the normal draw of every embedding entry."""
+
+    item_tables: ClassVar[frozenset[str]] = frozenset({ITEM})
+
+    def __post_init__(self) -> None:
+        if self.factors < 1:
+            raise ValueError(f"factors must be at least 1, got {self.factors}")
+        if not 0 < self.init_std < math.inf:
+            # Zero is the saddle itself: no gradient method would ever leave it.
+            raise ValueError(f"init_std must be positive and finite, got {self.init_std}")
+
+    def init_shared(self, num_items: int, rng: np.random.Generator) -> Tensors:
+        """Draw the item embeddings (I, D)."""
+        return {ITEM: self._normal(rng, (num_items, self.factors))}
+
+    def init_private(self, rng: np.random.Generator) -> Tensors:
+        """Draw one user's embedding (D,)."""
+        return {USER: self._normal(rng, (self.factors,))}
+
+    def _normal(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Tensor:
+        draw = self.init_std * rng.standard_normal(shape, dtype=np.float32)
+        return torch.from_numpy(draw.astype(np.float32, copy=False))
+
+    def logits(self, shared: Tensors, private: Tensors, items_S: Tensor) -> Tensor:
+        """Dot products of one user with the items (S,)."""
+        return shared[ITEM][items_S] @ private[USER]
+
+    def scores(self, shared: Tensors, private_block: Tensors, items_R: IntArray | None) -> Tensor:
+        """Dot products of a block of users with the given items (U, R), or with all (U, I)."""
+        items_RD = shared[ITEM] if items_R is None else shared[ITEM][torch.from_numpy(items_R)]
+        return private_block[USER] @ items_RD.T
+
+    def score_candidates(
+        self, shared: Tensors, private_block: Tensors, items_UC: IntArray
+    ) -> Tensor:
+        """Dot products of each user with candidates of its own (U, C)."""
+        items_UCD = shared[ITEM][torch.from_numpy(items_UC)]
+        return torch.einsum("ucd,ud->uc", items_UCD, private_block[USER])
+
+    def block_gradients(
+        self,
+        shared: Tensors,
+        private_block: Tensors,
+        samples_U: Sequence[Samples],
+        loss_slice: int,
+        radii: Radii,
+    ) -> BlockGradients:
+        """SAM gradients of a block over its distinct items; exact, see ``models.sam``.
+
+        With p a user's vector and e_i the derivative of the loss by the score of item i, the
+        gradient of row i is e_i · p. Its norm over all rows is ‖e‖·‖p‖, so the shared
+        perturbation moves the score of item i by ρ·‖p‖²·e_i / (‖e‖·‖p‖): the perturbed pass
+        needs the scores only and touches no item row.
+        """
+        items_ID, users_UD = shared[ITEM], private_block[USER]
+        weights = block_weights(samples_U, len(items_ID), loss_slice, items_ID.dtype)
+        items_RD = items_ID[weights.rows_R]
+        losses_U3 = torch.full((len(users_UD), 3), torch.nan, dtype=items_ID.dtype)
+        scores_UR = users_UD @ items_RD.T
+        errors_UR = shared_errors_UR = weights.errors(scores_UR)
+        private_UD = errors_UR @ items_RD
+        losses_U3[:, 0] = weights.losses(scores_UR)
+        if radii.shared > 0:
+            moved_UR = _scores_at_perturbed_items(scores_UR, errors_UR, users_UD, radii.shared)
+            shared_errors_UR = weights.errors(moved_UR)
+            losses_U3[:, 1] = weights.losses(moved_UR)
+        if radii.private > 0:
+            moved_UR = _perturb_users(users_UD, private_UD, radii.private) @ items_RD.T
+            private_UD = weights.errors(moved_UR) @ items_RD
+            losses_U3[:, 2] = weights.losses(moved_UR)
+        shared_ID = torch.zeros_like(items_ID)
+        shared_ID[weights.rows_R] = shared_errors_UR.T @ users_UD
+        return BlockGradients({ITEM: shared_ID}, {USER: private_UD}, losses_U3)
+
+
+def _perturb_users(users_UD: Tensor, gradients_UD: Tensor, radius: float) -> Tensor:
+    """Move each user's vector along its own gradient by ``radius``."""
+    norms_U1: Tensor = torch.linalg.vector_norm(gradients_UD, dim=1, keepdim=True)
+    return users_UD + radius / (norms_U1 + NORM_EPS) * gradients_UD
+
+
+def _scores_at_perturbed_items(
+    scores_UR: Tensor, errors_UR: Tensor, users_UD: Tensor, radius: float
+) -> Tensor:
+    """Each user's scores after its own perturbation of the item rows (U, R)."""
+    user_norms_U1: Tensor = torch.linalg.vector_norm(users_UD, dim=1, keepdim=True)
+    error_norms_U1: Tensor = torch.linalg.vector_norm(errors_UR, dim=1, keepdim=True)
+    scale_U1 = radius / (error_norms_U1 * user_norms_U1 + NORM_EPS)
+    return scores_UR + scale_U1 * user_norms_U1.square() * errors_UR
