@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 from torch.nn import functional
 
 
 def sliced_bce(logits_S: Tensor, labels_S: Tensor, loss_slice: int) -> Tensor:
-    """Sum over consecutive slices of the mean BCE-with-logits of each slice (scalar)."""
+    """Sum over consecutive slices of the mean BCE-with-logits of each slice (scalar).
+
+    No samples give a loss of zero, and zero gradients.
+    """
     losses_S = functional.binary_cross_entropy_with_logits(logits_S, labels_S, reduction="none")
-    return sum((part.mean() for part in losses_S.split(loss_slice)), losses_S.new_zeros(()))
+    weights_S = torch.from_numpy(sample_weights(len(losses_S), loss_slice)).to(losses_S)
+    return (weights_S * losses_S).sum()
 
 
 def sample_weights(num_samples: int, loss_slice: int) -> npt.NDArray[np.float64]:
