@@ -96,22 +96,19 @@ class NeuMF(ScoringModel):
         Temporaries are bounded by SCORE_PAIRS activations, whatever U and I are.
         """
         layers = Layers.pack(shared, self.widths)
-        rows_R = None if items_R is None else torch.from_numpy(items_R)
-        gmf_RF, mlp_RE = (
-            shared[n] if rows_R is None else shared[n][rows_R] for n in ("item_gmf", "item_mlp")
-        )
+        num_rows = len(shared["item_gmf"]) if items_R is None else len(items_R)
         user_UH, gate_UF = _user_halves(layers, private_block)
-        out_UR = gmf_RF.new_empty(len(gate_UF), len(gmf_RF))
-        for start in range(0, len(gmf_RF), SCORE_PAIRS):
+        out_UR = gate_UF.new_empty(len(gate_UF), num_rows)
+        for start in range(0, num_rows, SCORE_PAIRS):
             part = slice(start, start + SCORE_PAIRS)
-            item_CH = mlp_RE[part] @ layers.item_w_HE.T
-            gmf_UC = gate_UF @ gmf_RF[part].T
+            rows = part if items_R is None else torch.from_numpy(items_R[part])
+            item_CH = shared["item_mlp"][rows] @ layers.item_w_HE.T
+            gmf_UC = gate_UF @ shared["item_gmf"][rows].T
             step = max(1, SCORE_PAIRS // len(item_CH))
             for users in (slice(u, u + step) for u in range(0, len(gate_UF), step)):
-                first = user_UH[users, None] + item_CH
-                logits_N = layers.logits(
-                    layers.forward(first.flatten(0, 1)), gmf_UC[users].reshape(-1)
-                )
+                first_NH = (user_UH[users, None] + item_CH).flatten(0, 1)
+                gmf_N = gmf_UC[users].reshape(-1)
+                logits_N = layers.logits(layers.forward(first_NH), gmf_N)
                 out_UR[users, part] = logits_N.view(-1, len(item_CH))
         return out_UR
 

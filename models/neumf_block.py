@@ -82,7 +82,7 @@ class _Block:
         self.h_layers = layers.zeros_like()
         self.deltas_RH = torch.zeros_like(self.item_half_RH)
         self.deltas_UH = layers.flat.new_zeros(len(self.user_gmf_UF), len(layers.biases[0]))
-        self.logits_3P = layers.flat.new_full((3, len(pairs.rows_P)), torch.nan)
+        self.logits_3P = layers.flat.new_zeros(3, len(pairs.rows_P))
 
     def train(self, group: Group) -> None:
         """All passes of a group of users."""
@@ -170,5 +170,10 @@ class _Block:
             for name, rows in tables.items()
         }
         private = {"user_gmf": self.h_user_gmf_UF, "user_mlp": self.h_user_mlp_UE}
-        losses = torch.stack([pairs.losses(logits_P) for logits_P in self.logits_3P], dim=1)
-        return BlockGradients({**shared, **total.unpack()}, private, losses)
+        return BlockGradients({**shared, **total.unpack()}, private, self.losses())
+
+    def losses(self) -> Tensor:
+        """Losses (U, 3) of the passes, nan for those that were not made."""
+        made = (True, self.radii.shared > 0, self.radii.private > 0)
+        losses_U3 = torch.stack([self.pairs.losses(logits_P) for logits_P in self.logits_3P], dim=1)
+        return losses_U3.masked_fill_(~torch.tensor(made), torch.nan)
