@@ -1,0 +1,23 @@
+"""What can go wrong on the server; every message is meant for the person at the terminal."""
+
+from __future__ import annotations
+
+
+class ServerError(RuntimeError):
+    """Base of the server's own errors."""
+
+
+class NodeError(ServerError):
+    """Nodes are missing, run other code or other data, or their shards do not fit together."""
+
+
+class RoundError(ServerError):
+    """A round could not be completed under the configured policy."""
+
+
+class CheckpointError(ServerError):
+    """No usable checkpoint where one is needed."""
+
+
+class RunFolderError(ServerError):
+    """The run's folder exists already, is in use, or belongs to another configuration."""

@@ -1,0 +1,152 @@
+"""Evaluation exchanges: the model at a round, the popularity reference, item counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from conf.tree import Config
+from models.types import IntArray, Tensors
+from server_app.errors import RoundError
+from server_app.gather import Gatherer
+from server_app.nodes import NodeDirectory
+from server_app.ranking import Ranking, summarise
+from strategies import wire
+from strategies.base import RecStrategy
+from strategies.codec import WireError, to_arrays
+from strategies.hooks import Failure
+from strategies.messages import ITEM_COUNTS, EvaluateReply, EvaluateRequest, Header
+
+
+@dataclass(frozen=True)
+class _ItemCounts:
+    """A node's item counts with the fields that every gathered reply has."""
+
+    shard_key: str
+    counts_I: IntArray
+
+
+class Evaluator:
+    """Runs evaluations of all users; the round loop asks it for each node's request."""
+
+    def __init__(
+        self, cfg: Config, directory: NodeDirectory, gatherer: Gatherer, header: Header
+    ) -> None:
+        self._cfg = cfg
+        self._directory = directory
+        self._gatherer = gatherer
+        self._header = header
+        self._request: EvaluateRequest | None = None
+        self._outstanding: frozenset[str] = frozenset()
+        self.item_counts_I: IntArray | None = None
+
+    def plan(self) -> Mapping[int, EvaluateRequest]:
+        """The request of each node id; empty outside an evaluation."""
+        if self._request is None:
+            return {}
+        return {self._directory.node(k): self._request for k in sorted(self._outstanding)}
+
+    def evaluate(
+        self,
+        strategy: RecStrategy,
+        server_round: int,
+        shared: Tensors,
+        *,
+        full: bool,
+        scorer: str = "model",
+    ) -> Ranking:
+        """Rank the held-out items of all users with the state of ``server_round``.
+
+        Raises:
+            RoundError: when replies are missing beyond the policy.
+
+        """
+        request = EvaluateRequest(self._header, server_round, server_round, scorer, full, {})
+        arrays = to_arrays(shared)  # encoded once for all nodes
+
+        def ask(outstanding: frozenset[str]) -> Iterable[Message]:
+            self._request, self._outstanding = request, outstanding
+            grid = self._gatherer.grid
+            return strategy.configure_evaluate(server_round, arrays, ConfigRecord(), grid)
+
+        try:
+            gathered = self._gatherer.gather(
+                f"evaluation of {scorer} at round {server_round}",
+                self._users_of(),
+                ask,
+                strategy.collect_evaluate,
+                lambda reply: _problem(reply, server_round),
+            )
+        finally:
+            self._request = None
+        return summarise(gathered.replies, self.item_counts_I)
+
+    def count_items(self) -> None:
+        """Ask every node how often its users interacted with each item; keeps the sum (I,)."""
+
+        def ask(outstanding: frozenset[str]) -> list[Message]:
+            content = wire.encode_request(self._header)
+            nodes = [self._directory.node(key) for key in sorted(outstanding)]
+            return [Message(content, node, ITEM_COUNTS, group_id="items") for node in nodes]
+
+        gathered = self._gatherer.gather(
+            "item counts", self._users_of(), ask, self._collect_counts, lambda reply: None
+        )
+        self.item_counts_I = np.sum([reply.counts_I for reply in gathered.replies], axis=0)
+
+    def popularity(self, strategy: RecStrategy) -> Ranking:
+        """The ranking by number of training interactions, on the same split.
+
+        Raises:
+            RoundError: when item counts were not collected.
+
+        """
+        if self.item_counts_I is None:
+            raise RoundError("the popularity reference needs evaluation.item_statistics=true")
+        shared = {"item_counts": torch.from_numpy(self.item_counts_I)}
+        full = self._cfg.evaluation.full != "never"
+        return self.evaluate(strategy, 0, shared, full=full, scorer="popularity")
+
+    def _users_of(self) -> dict[str, int]:
+        return {key: len(hello.users) for key, hello in self._directory.shards.items()}
+
+    def _collect_counts(
+        self, replies: Iterable[Message]
+    ) -> tuple[list[_ItemCounts], list[Failure]]:
+        usable, failures = list[_ItemCounts](), list[Failure]()
+        for reply in replies:
+            meta = reply.metadata
+            where = (meta.reply_to_message_id, meta.src_node_id)
+            if reply.has_error():
+                failures.append(Failure(*where, f"client error: {reply.error.reason}"))
+                continue
+            try:
+                counts_I = self._decode(reply.content)
+            except WireError as error:
+                failures.append(Failure(*where, f"rejected: {error}"))
+            else:
+                shard = self._directory.shard_at(meta.src_node_id)
+                usable.append(_ItemCounts(shard, counts_I))
+        return usable, failures
+
+    def _decode(self, content: RecordDict) -> IntArray:
+        counts_I = wire.decode_item_counts(content, self._directory.num_items)
+        if (counts_I < 0).any():
+            raise WireError("item counts must not be negative")
+        return counts_I
+
+
+def _problem(reply: EvaluateReply, server_round: int) -> str | None:
+    if reply.round != server_round:
+        return f"answers round {reply.round} instead of {server_round}"
+    for name, value in reply.metrics.items():
+        if not math.isfinite(value):
+            return f"{name} is {value}"
+        if not 0 <= reply.counts.get(name, -1.0) < math.inf:
+            return f"{name} has no number of users"
+    return None

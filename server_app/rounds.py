@@ -1,0 +1,196 @@
+"""The round loop, written once for all strategies; it is the strategies' ``Session``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from flwr.app import MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+
+from conf.tree import Config
+from models.types import Tensors
+from server_app.callbacks import Callback, EvaluationRecord, RoundRecord
+from server_app.checkpoint import Checkpoint, CheckpointStore
+from server_app.evaluator import Evaluator
+from server_app.exchange import Courier
+from server_app.gather import Gathered, Gatherer
+from server_app.meter import RoundMeter
+from server_app.ranking import Ranking
+from server_app.selection import Selection, consider, is_sealed, measure_of, out_of_patience
+from server_app.trainer import Trainer, train_means
+from strategies.base import RecStrategy
+from strategies.codec import to_arrays
+from strategies.messages import Downlink, EvaluateRequest, Header, Uplink
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What the loop works with."""
+
+    courier: Courier
+    gatherer: Gatherer
+    trainer: Trainer
+    evaluator: Evaluator
+    checkpoints: CheckpointStore
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a checkpoint says about the run it belongs to."""
+
+    header: Header
+    config_hash: str
+    shards: Mapping[str, Mapping[str, str]]
+
+
+class RoundLoop:
+    """Trains round after round: exchange, server step, evaluation, selection, checkpoint."""
+
+    def __init__(
+        self,
+        cfg: Config,
+        tools: Tools,
+        identity: Identity,
+        callbacks: Sequence[Callback] = (),
+        resume_from: Checkpoint | None = None,
+    ) -> None:
+        self._cfg = cfg
+        self._tools = tools
+        self._identity = identity
+        self._callbacks = callbacks
+        self._resume_from = resume_from
+        self._measure = measure_of(cfg)
+        self._sealed = is_sealed(cfg)
+        self.round = 0 if resume_from is None else resume_from.round
+        self.selection = Selection() if resume_from is None else resume_from.selection
+        self.best: Tensors = {} if resume_from is None else resume_from.best
+
+    @property
+    def early_stopped(self) -> bool:
+        """Whether patience has run out."""
+        return out_of_patience(self.selection, self._cfg.evaluation.patience)
+
+    # ---- hooks.Session -------------------------------------------------------------------
+    def plan_train(self, server_round: int) -> Mapping[int, Downlink]:
+        """The training request of each node id; empty outside a training exchange."""
+        return self._tools.trainer.plan()
+
+    def plan_evaluate(self, server_round: int) -> Mapping[int, EvaluateRequest]:
+        """The evaluation request of each node id; empty outside an evaluation."""
+        return self._tools.evaluator.plan()
+
+    def run(self, strategy: RecStrategy, grid: Grid, num_rounds: int, timeout: float) -> Result:
+        """Train up to round ``num_rounds``; ``timeout`` is the deadline of an exchange.
+
+        Raises:
+            RoundError: when replies are missing beyond the policy, or the server's step gives
+                values that are not finite.
+
+        """
+        self._tools.gatherer.deadline_s = timeout
+        if self._resume_from is None:
+            self._save(strategy)
+        else:
+            strategy.set_shared(self._resume_from.shared, self._resume_from.server_state)
+        result = Result()
+        while self.round < num_rounds and not self.early_stopped:
+            record = self._round(strategy, num_rounds)
+            result.train_metrics_clientapp[record.round] = MetricRecord(dict(record.train))
+            if record.evaluation is not None:
+                means = MetricRecord(dict(record.evaluation))
+                result.evaluate_metrics_clientapp[record.round] = means
+        result.arrays = to_arrays(strategy.shared)
+        return result
+
+    # ---- one round -----------------------------------------------------------------------
+    def _round(self, strategy: RecStrategy, num_rounds: int) -> RoundRecord:
+        server_round = self.round + 1
+        meter = RoundMeter(self._tools.courier)
+        gathered = self._train(strategy, server_round, meter)
+        ranking = None
+        if server_round % self._cfg.evaluation.every == 0 or server_round == num_rounds:
+            ranking = self._evaluate(strategy, server_round, meter)
+        self.round = server_round
+        record = self._record(num_rounds, gathered, ranking, meter)
+        for callback in self._callbacks:
+            callback.on_round(record)
+        if ranking or server_round % self._cfg.federation.checkpoint_every == 0:
+            self._save(strategy)
+        return record
+
+    def _train(
+        self, strategy: RecStrategy, server_round: int, meter: RoundMeter
+    ) -> Gathered[Uplink]:
+        trainer = self._tools.trainer
+        with meter.part("train"):
+            gathered = trainer.train(strategy, server_round, self._keep_rounds())
+        meter.node_work(max(uplink.seconds for uplink in gathered.replies))
+        with meter.part("server"):
+            trainer.step(strategy, server_round, gathered.replies)
+        return gathered
+
+    def _evaluate(self, strategy: RecStrategy, server_round: int, meter: RoundMeter) -> Ranking:
+        with meter.part("evaluate"):
+            ranking = self._tools.evaluator.evaluate(
+                strategy,
+                server_round,
+                strategy.shared,
+                full=self._cfg.evaluation.full == "each",
+            )
+        meter.node_work(ranking.seconds)
+        self.selection = consider(
+            self.selection, server_round, ranking.metrics, ranking.counts, self._measure
+        )
+        if self.selection.round == server_round:
+            self.best = strategy.shared
+        assert self.selection.round is not None
+        record = EvaluationRecord(server_round, ranking.visible(self._sealed), self.selection.round)
+        for callback in self._callbacks:
+            callback.on_evaluate(record)
+        return ranking
+
+    def _record(
+        self,
+        num_rounds: int,
+        gathered: Gathered[Uplink],
+        ranking: Ranking | None,
+        meter: RoundMeter,
+    ) -> RoundRecord:
+        return RoundRecord(
+            round=self.round,
+            rounds=num_rounds,
+            num_users=sum(uplink.num_users for uplink in gathered.replies),
+            train=train_means(gathered.replies),
+            evaluation=None if ranking is None else ranking.visible(self._sealed),
+            selected_round=self.selection.round,
+            bytes_up=meter.bytes_up,
+            bytes_down=meter.bytes_down,
+            seconds=meter.seconds,
+            failures=len(gathered.failures),
+            dropped_late=meter.dropped_late,
+        )
+
+    def _keep_rounds(self) -> tuple[int, ...]:
+        """The last checkpoint's round, then the others that may be asked for again."""
+        checkpoints = self._tools.checkpoints
+        selected = self.selection.round
+        others = checkpoints.state_rounds | (set() if selected is None else {selected})
+        return (checkpoints.newest, *sorted(others - {checkpoints.newest}))
+
+    def _save(self, strategy: RecStrategy) -> None:
+        identity = self._identity
+        self._tools.checkpoints.save(
+            Checkpoint(
+                round=self.round,
+                run_id=identity.header.run_id,
+                incarnation=identity.header.incarnation,
+                config_hash=identity.config_hash,
+                shards=identity.shards,
+                selection=self.selection,
+                shared=strategy.shared,
+                server_state=strategy.server_state,
+                best=self.best,
+            )
+        )

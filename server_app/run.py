@@ -1,0 +1,227 @@
+"""One run from configuration to result, over any grid: Ray, in-process or deployment."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from logging import WARNING
+
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+
+from conf.fingerprint import code_fingerprint
+from conf.tree import Config, build_strategy, remarks, to_json
+from models.rng import Role, derive_rng
+from server_app.callbacks import Callback, MetricsLog, RunInfo, read_metrics, truncate_metrics
+from server_app.checkpoint import Checkpoint, CheckpointStore, fingerprint
+from server_app.errors import CheckpointError, RunFolderError
+from server_app.evaluator import Evaluator
+from server_app.exchange import Courier
+from server_app.gather import Gatherer
+from server_app.nodes import NodeDirectory
+from server_app.ranking import Ranking
+from server_app.results import RunResult, totals_of
+from server_app.rounds import Identity, RoundLoop, Tools
+from server_app.run_folder import RunFolder, RunState, fixed_settings, read_state, with_defaults
+from server_app.trainer import Trainer
+from strategies.base import RecStrategy
+from strategies.codec import to_arrays
+from strategies.messages import Header
+
+
+def run_server(grid: Grid, cfg: Config, callbacks: Sequence[Callback] = ()) -> RunResult:
+    """Train and evaluate one configuration; everything it leaves is in the run's folder.
+
+    Raises:
+        ServerError: nodes that do not fit, a round that cannot be completed, a folder that is
+            in use; the run's ``state.json`` then says ``failed`` with the reason.
+
+    """
+    cfg = with_defaults(cfg)
+    with RunFolder.opened(cfg) as folder:
+        followers = [MetricsLog(folder.path), *callbacks]
+        with _recorded(folder, cfg, followers) as start:
+            result = _Run(grid, cfg, folder, start, followers).execute()
+        for callback in followers:
+            callback.on_end(result)
+        return result
+
+
+@dataclass(frozen=True)
+class _Start:
+    """A start of the run: fresh, or from a checkpoint."""
+
+    state: RunState
+    checkpoints: CheckpointStore
+    resume_from: Checkpoint | None
+
+
+@contextmanager
+def _recorded(folder: RunFolder, cfg: Config, followers: Sequence[Callback]) -> Iterator[_Start]:
+    """Keep ``state.json`` true: running, then completed or failed with the error's text."""
+    start = _begin(folder, cfg)
+    state = start.state
+    folder.write_state(state)
+    try:
+        yield start
+    except BaseException as error:
+        text = f"{type(error).__name__}: {error}"
+        folder.write_state(RunState("failed", state.run_id, state.incarnation, text))
+        for callback in followers:
+            callback.on_failure(error)
+        raise
+    folder.write_state(RunState("completed", state.run_id, state.incarnation))
+
+
+def _begin(folder: RunFolder, cfg: Config) -> _Start:
+    checkpoints = CheckpointStore(folder.path)
+    if not cfg.resume:
+        return _Start(RunState("running", uuid.uuid4().hex, 0), checkpoints, None)
+    checkpoint = checkpoints.load()
+    if checkpoint is not None and checkpoint.config_hash != config_hash(cfg):
+        raise CheckpointError(f"the checkpoint in {folder.path} was made with other settings")
+    before = _state_before(folder, checkpoint)
+    truncate_metrics(folder.path, 0 if checkpoint is None else checkpoint.round)
+    return _Start(
+        RunState("running", before.run_id, before.incarnation + 1), checkpoints, checkpoint
+    )
+
+
+def _state_before(folder: RunFolder, checkpoint: Checkpoint | None) -> RunState:
+    """Run id and highest incarnation so far; a start that saved no checkpoint counts too."""
+    try:
+        state = read_state(folder.path)
+    except RunFolderError:
+        if checkpoint is None:
+            return RunState("interrupted", uuid.uuid4().hex, 0)
+        return RunState("interrupted", checkpoint.run_id, checkpoint.incarnation)
+    if checkpoint is not None and checkpoint.run_id != state.run_id:
+        raise CheckpointError(f"the checkpoint in {folder.path} belongs to another run")
+    return state
+
+
+class _Run:
+    """The objects of one start and the order in which they work."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        cfg: Config,
+        folder: RunFolder,
+        start: _Start,
+        callbacks: Sequence[Callback],
+    ) -> None:
+        self.cfg, self.folder, self.start, self.callbacks = cfg, folder, start, callbacks
+        self.strategy: RecStrategy = build_strategy(cfg)
+        self.header = Header(
+            start.state.run_id, start.state.incarnation, to_json(cfg), code_fingerprint()
+        )
+        courier = Courier(grid)
+        self.directory = NodeDirectory(courier, self.header, cfg.federation)
+        gatherer = Gatherer(self.directory, courier, cfg.federation)
+        self.evaluator = Evaluator(cfg, self.directory, gatherer, self.header)
+        trainer = Trainer(cfg, self.directory, gatherer, self.header)
+        self.tools = Tools(courier, gatherer, trainer, self.evaluator, start.checkpoints)
+
+    def execute(self) -> RunResult:
+        """Register the nodes, train, rank the selected round, write the result."""
+        cfg, statistics = self.cfg, self.cfg.evaluation.item_statistics
+        for remark in remarks(cfg):
+            log(WARNING, "%s", remark)
+        loop = self._loop()
+        if statistics:
+            self.evaluator.count_items()
+        popularity = self.evaluator.popularity(self.strategy) if statistics else None
+        self.strategy.session = loop
+        rng = derive_rng(cfg.seed, Role.INIT_SHARED)
+        shared = self.strategy.init_shared(self.directory.num_items, rng)
+        self._announce(loop)
+        federation = cfg.federation
+        self.strategy.start(
+            self.tools.courier.grid, to_arrays(shared), federation.rounds, federation.deadline_s
+        )
+        result = self._result(loop, self._selected(loop), popularity)
+        result.save()
+        return result
+
+    def _loop(self) -> RoundLoop:
+        self.directory.register()
+        shards = {
+            key: {"users": fingerprint(hello.users.tobytes()), "data": hello.data}
+            for key, hello in self.directory.shards.items()
+        }
+        checkpoint = self.start.resume_from
+        if checkpoint is not None and checkpoint.shards != shards:
+            raise CheckpointError(
+                "the nodes do not host the shards of the run to be resumed: users or data of "
+                + ", ".join(_differing(checkpoint.shards, shards))
+            )
+        identity = Identity(self.header, config_hash(self.cfg), shards)
+        return RoundLoop(self.cfg, self.tools, identity, self.callbacks, checkpoint)
+
+    def _announce(self, loop: RoundLoop) -> None:
+        cfg, directory = self.cfg, self.directory
+        info = RunInfo(
+            name=str(cfg.name),
+            folder=self.folder.path,
+            dataset=cfg.dataset.name,
+            protocol=cfg.protocol.name,
+            strategy=cfg.strategy_name,
+            model=cfg.model_name,
+            seed=cfg.seed,
+            first_round=loop.round + 1,
+            rounds=cfg.federation.rounds,
+            num_users=directory.num_users,
+            num_items=directory.num_items,
+            num_nodes=len(directory.shards),
+        )
+        for callback in self.callbacks:
+            callback.on_start(info)
+
+    def _selected(self, loop: RoundLoop) -> Ranking:
+        """Figures of the selected round; ranked once more against the catalogue if asked."""
+        selection = loop.selection
+        if selection.round is None:
+            raise CheckpointError("no round was evaluated")
+        if self.cfg.evaluation.full != "selected":
+            return Ranking(selection.metrics, selection.counts)
+        return self.evaluator.evaluate(self.strategy, selection.round, loop.best, full=True)
+
+    def _result(self, loop: RoundLoop, ranking: Ranking, popularity: Ranking | None) -> RunResult:
+        cfg, directory = self.cfg, self.directory
+        assert loop.selection.round is not None
+        return RunResult(
+            name=str(cfg.name),
+            folder=self.folder.path,
+            dataset=cfg.dataset.name,
+            protocol=cfg.protocol.name,
+            strategy=cfg.strategy_name,
+            title=self.strategy.title,
+            model=cfg.model_name,
+            seed=cfg.seed,
+            num_users=directory.num_users,
+            num_items=directory.num_items,
+            rounds=loop.round,
+            selected_round=loop.selection.round,
+            select=cfg.protocol.select,
+            early_stopped=loop.early_stopped and loop.round < cfg.federation.rounds,
+            metrics=ranking.metrics,
+            counts=ranking.counts,
+            popularity=None if popularity is None else popularity.metrics,
+            totals=totals_of(read_metrics(self.folder.path)),
+        )
+
+
+def config_hash(cfg: Config) -> str:
+    """Hash of the settings that decide a run's results."""
+    settings = json.dumps(fixed_settings(cfg), sort_keys=True)
+    return hashlib.sha256(settings.encode()).hexdigest()
+
+
+def _differing(before: object, now: object) -> list[str]:
+    assert isinstance(before, dict) and isinstance(now, dict)
+    return sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))

@@ -1,0 +1,37 @@
+"""The cohort of a round: users drawn by global index, the same for every node layout."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+
+from models.rng import Role, derive_rng
+from models.types import IntArray
+
+
+def cohort_size(num_users: int, fraction: float) -> int:
+    """Floor of ``fraction`` times ``num_users``, at least one user.
+
+    The product is exact in decimal: 0.29 of 100 users is 29, not the 28 of binary floats.
+
+    Raises:
+        ValueError: if there is no user or the fraction is not in (0, 1].
+
+    """
+    if num_users < 1:
+        raise ValueError(f"there must be at least one user, got {num_users}")
+    if not 0 < fraction <= 1:
+        raise ValueError(f"fraction must be in (0, 1], got {fraction}")
+    return max(1, math.floor(Fraction(repr(fraction)) * num_users))
+
+
+def sample_cohort(seed: int, server_round: int, num_users: int, fraction: float) -> IntArray:
+    """Draw the users of a round without replacement; ascending global indices.
+
+    The draw depends on (seed, round) alone, so a resumed run needs no sampler state.
+    """
+    rng = derive_rng(seed, Role.COHORT, server_round)
+    drawn = rng.choice(num_users, size=cohort_size(num_users, fraction), replace=False)
+    return np.sort(drawn).astype(np.int64)

@@ -1,0 +1,126 @@
+"""Training exchanges and the server's step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from flwr.app import ConfigRecord, Message
+
+from conf.tree import Config
+from models.types import IntArray, Tensors
+from server_app.errors import RoundError
+from server_app.gather import Gathered, Gatherer
+from server_app.nodes import NodeDirectory
+from server_app.sampling import sample_cohort
+from strategies.base import RecStrategy
+from strategies.codec import to_arrays
+from strategies.messages import Downlink, Header, Uplink
+
+
+class Trainer:
+    """Trains one cohort a call; the round loop asks it for each node's request."""
+
+    def __init__(
+        self, cfg: Config, directory: NodeDirectory, gatherer: Gatherer, header: Header
+    ) -> None:
+        self._cfg = cfg
+        self._directory = directory
+        self._gatherer = gatherer
+        self._header = header
+        self._requests: dict[str, Downlink] = {}
+        self._outstanding: frozenset[str] = frozenset()
+
+    def plan(self) -> Mapping[int, Downlink]:
+        """The request of each node that hosts outstanding users of the cohort."""
+        return {self._directory.node(k): self._requests[k] for k in sorted(self._outstanding)}
+
+    def train(
+        self, strategy: RecStrategy, server_round: int, keep_rounds: tuple[int, ...]
+    ) -> Gathered[Uplink]:
+        """Have the round's cohort trained; returns the usable uplinks by ascending shard key.
+
+        Raises:
+            RoundError: when replies are missing beyond the policy.
+
+        """
+        cfg, directory = self._cfg, self._directory
+        cohort = sample_cohort(cfg.seed, server_round, directory.num_users, cfg.federation.fraction)
+        parts = directory.split(cohort)
+        self._requests = {
+            key: self._request(strategy, server_round, keep_rounds, users)
+            for key, users in parts.items()
+        }
+        arrays = to_arrays(strategy.shared)  # encoded once for all nodes
+
+        def ask(outstanding: frozenset[str]) -> Iterable[Message]:
+            self._outstanding = outstanding
+            return strategy.configure_train(
+                server_round, arrays, ConfigRecord(), self._gatherer.grid
+            )
+
+        try:
+            return self._gatherer.gather(
+                f"round {server_round}",
+                {key: len(users) for key, users in parts.items()},
+                ask,
+                strategy.collect_train,
+                lambda uplink: _problem(uplink, server_round, parts),
+            )
+        finally:
+            self._outstanding = frozenset()
+
+    def step(self, strategy: RecStrategy, server_round: int, uplinks: Sequence[Uplink]) -> None:
+        """Make the server's step; the parameters stay as they were unless it is finite.
+
+        Raises:
+            RoundError: naming the parameter that would not be finite.
+
+        """
+        before = strategy.shared, strategy.server_state
+        strategy.apply(uplinks)
+        for name, tensor in (strategy.shared | strategy.server_state).items():
+            if not bool(torch.isfinite(tensor).all()):
+                strategy.shared, strategy.server_state = before
+                raise RoundError(
+                    f"round {server_round}: the server's step makes {name!r} infinite or NaN; "
+                    "lower strategy.server_lr"
+                )
+
+    def _request(
+        self,
+        strategy: RecStrategy,
+        server_round: int,
+        keep_rounds: tuple[int, ...],
+        users: IntArray,
+    ) -> Downlink:
+        return Downlink(
+            header=self._header,
+            round=server_round,
+            base_round=server_round - 1,
+            keep_rounds=keep_rounds,
+            users=users,
+            shared={},
+            personal=_personal(strategy, users),
+        )
+
+
+def train_means(uplinks: Sequence[Uplink]) -> dict[str, float]:
+    """Means over the users of all uplinks: sums of sums by the number of users."""
+    users = sum(uplink.num_users for uplink in uplinks)
+    names = sorted({name for uplink in uplinks for name in uplink.metrics})
+    return {n: sum(u.metrics.get(n, 0.0) for u in uplinks) / users for n in names}
+
+
+def _personal(strategy: RecStrategy, users: IntArray) -> dict[int, Tensors]:
+    tensors = {int(user): strategy.downlink(int(user)) for user in users}
+    return {user: own for user, own in tensors.items() if own}
+
+
+def _problem(uplink: Uplink, server_round: int, parts: Mapping[str, IntArray]) -> str | None:
+    if uplink.round != server_round:
+        return f"answers round {uplink.round} instead of {server_round}"
+    expected = len(parts[uplink.shard_key])
+    if uplink.num_users != expected:
+        return f"trained {uplink.num_users} users instead of {expected}"
+    return None
