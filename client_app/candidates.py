@@ -1,0 +1,75 @@
+"""Items that a held-out item is ranked against in sampled evaluation, a row a user."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import numpy as np
+
+from client_app.errors import DataError
+from client_app.negatives import nth_outside
+from client_app.split import Split
+from models.rng import Role, derive_rng
+from models.types import IntArray
+
+SEED = 42
+TEST_STREAM, VALIDATION_STREAM = 0, 1
+
+
+def derived(split: Split, num_candidates: int, stream: int) -> IntArray:
+    """(U, C) distinct items, sorted, uniform over those the user has in no row at all.
+
+    User u's come from the stream (42, EVAL_NEGATIVES, u, ``stream``): the same in every run,
+    whatever its seed; test and validation candidates are independent of each other.
+
+    Raises:
+        DataError: when a user has too many of the items.
+
+    """
+    _check_size(split, num_candidates)
+    num_items, num_users = len(split.item_ids), len(split.user_ids)
+    candidates = np.empty((num_users, num_candidates), dtype=np.int64)
+    for user, own in enumerate(_own_items(split)):
+        rng = derive_rng(SEED, Role.EVAL_NEGATIVES, user, stream)
+        ranks = rng.choice(num_items - len(own), num_candidates, replace=False, shuffle=False)
+        candidates[user] = np.sort(nth_outside(ranks, own))
+    return candidates
+
+
+def notebook(split: Split, num_candidates: int) -> IntArray:
+    """(U, C) items, sorted: the negatives that the paper's notebook draws.
+
+    Two passes over all users share one stream of Python's generator, seed 42: the first draws
+    C + |own| items a user and removes the user's own, the second draws C of the rest. Both
+    depend on the order in which CPython iterates over sets of ints, hence sets here.
+
+    Raises:
+        DataError: when a user has too many of the items.
+
+    """
+    _check_size(split, num_candidates)
+    stream = random.Random(SEED)
+    catalogue = list(set(range(len(split.item_ids))))
+    outside = []
+    for own in _own_items(split):
+        drawn = stream.sample(catalogue, num_candidates + len(own))
+        outside.append(set(drawn) - set(own.tolist()))
+    chosen = [sorted(stream.sample(list(rest), num_candidates)) for rest in outside]
+    return np.array(chosen, dtype=np.int64)
+
+
+def _own_items(split: Split) -> Iterator[IntArray]:
+    for start, stop in zip(split.own_indptr[:-1], split.own_indptr[1:], strict=True):
+        yield split.own_items[start:stop]
+
+
+def _check_size(split: Split, num_candidates: int) -> None:
+    own_U = np.diff(split.own_indptr)
+    most, num_items = int(own_U.max()), len(split.item_ids)
+    if num_items - most < num_candidates:
+        raise DataError(
+            f"user {split.user_ids[own_U.argmax()]!r} has {most} of the {num_items} items, so "
+            f"only {num_items - most} are left to rank against; lower "
+            f"protocol.num_candidates={num_candidates}"
+        )

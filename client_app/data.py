@@ -1,0 +1,166 @@
+"""A node's view of the data: the split of all users, prepared once and memory-mapped."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from client_app.cache import Cache, Prepared, open_entry
+from client_app.errors import DataError
+from conf.tree import Config, DatasetConfig, ProtocolConfig
+from models.types import IntArray
+
+FORMAT = 1
+"""Part of the cache key: raise it whenever preparation gives other arrays."""
+
+SHOWN_ONLY = frozenset({"name", "path", "fetch", "sha256", "titles"})
+PROTOCOL_FIELDS = ("min_interactions", "duplicates", "validation", "num_candidates", "candidates")
+
+Strings = npt.NDArray[np.str_]
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Who trains on what, what is held out, and what it is ranked against.
+
+    ``user_ids`` and ``item_ids`` are raw ids; a user's or item's index is its position. User u
+    trains on ``train_items[indptr[u]:indptr[u + 1]]``, sorted, repeats kept. ``test_U`` and
+    ``validation_U`` are item indices, -1 for none. Candidates (U, C) are negatives only, sorted;
+    (U, 0) for validation where the protocol has none. Arrays are read-only.
+    """
+
+    user_ids: Strings
+    item_ids: Strings
+    indptr: IntArray
+    train_items: IntArray
+    test_U: IntArray
+    validation_U: IntArray
+    test_candidates_UC: IntArray
+    validation_candidates_UC: IntArray
+    titles: Strings | None
+    fingerprint: str
+    """Hash of all arrays."""
+    catalogue: str
+    """Hash of ``item_ids`` in order."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """What preparation met: rows, bad_rows, below_threshold, repeated_rows, users_dropped,
+    rows_used."""
+
+    @property
+    def num_users(self) -> int:
+        """U."""
+        return len(self.user_ids)
+
+    @property
+    def num_items(self) -> int:
+        """I, the size of the catalogue."""
+        return len(self.item_ids)
+
+    def train_of(self, user: int) -> IntArray:
+        """The user's training items, sorted, repeats kept."""
+        return self.train_items[self.indptr[user] : self.indptr[user + 1]]
+
+    def heldout_of(self, user: int) -> IntArray:
+        """The user's held-out items, sorted and distinct."""
+        held = np.array([self.test_U[user], self.validation_U[user]], dtype=np.int64)
+        return np.unique(held[held >= 0])
+
+    def item_counts(self, users: IntArray) -> IntArray:
+        """(I,) training rows of each item over the given users, repeats counted."""
+        rows = [self.train_of(int(user)) for user in users]
+        items = np.concatenate(rows) if rows else np.empty(0, dtype=np.int64)
+        return np.bincount(items, minlength=self.num_items)
+
+
+def load_dataset(cfg: Config) -> Dataset:
+    """The prepared data of a configuration, from the cache where it is there.
+
+    Raises:
+        DataError: one line about the file, its description or the cache.
+
+    """
+    return load(cfg.dataset, cfg.protocol, Cache.at(cfg.cache))
+
+
+def load(dataset: DatasetConfig, protocol: ProtocolConfig, cache: Cache) -> Dataset:
+    """As :func:`load_dataset`, from the parts it needs."""
+    path, titles = _sources(dataset, cache)
+    digest = cache.digest(path)
+    if dataset.sha256 and digest not in dataset.sha256:
+        raise DataError(
+            f"{path}: sha256 is {digest}, dataset={dataset.name} expects "
+            f"{' or '.join(dataset.sha256)}; to read another copy dataset.sha256=[]"
+        )
+    digests = [digest] if titles is None else [digest, cache.digest(titles)]
+
+    def prepared() -> Prepared:
+        # pandas takes half a second to import: only where it is needed.
+        from client_app.prepare import prepare
+
+        return prepare(path, titles, dataset, protocol)
+
+    folder = cache.entry(cache_key(digests, path, dataset, protocol), prepared)
+    return _open(folder, folder.stat().st_ino)
+
+
+def cache_key(
+    digests: list[str], path: str, dataset: DatasetConfig, protocol: ProtocolConfig
+) -> str:
+    """Hash of everything that decides the prepared arrays."""
+    reading = {k: v for k, v in dataclasses.asdict(dataset).items() if k not in SHOWN_ONLY}
+    if dataset.format == "auto":
+        # The suffix has a say.
+        reading["inter"] = path.removesuffix(".gz").endswith(".inter")
+    splitting = {name: getattr(protocol, name) for name in PROTOCOL_FIELDS}
+    if protocol.candidates == "notebook":
+        # Drawn in the interpreter's own order of sets.
+        splitting["python"] = sys.implementation.cache_tag
+    key = json.dumps([FORMAT, digests, reading, splitting], sort_keys=True)
+    return hashlib.sha256(key.encode()).hexdigest()[:32]
+
+
+def shard_bounds(num_users: int, index: int, num_nodes: int) -> tuple[int, int]:
+    """Users [lo, hi) of node ``index``: contiguous shards whose sizes differ by one at most.
+
+    Raises:
+        ValueError: unless 0 <= index < num_nodes.
+
+    """
+    if not 0 <= index < num_nodes:
+        raise ValueError(f"node index {index} is not in [0, {num_nodes})")
+    return num_users * index // num_nodes, num_users * (index + 1) // num_nodes
+
+
+def _sources(dataset: DatasetConfig, cache: Cache) -> tuple[str, str | None]:
+    """Path of the file, and of the titles where there are any; fetched where no path is set."""
+    for key in ("path", "titles"):
+        value = getattr(dataset, key)
+        if value is not None and not Path(value).is_absolute():
+            raise DataError(f"dataset.{key} must be an absolute path, got {value!r}")
+    if dataset.path is not None:
+        return dataset.path, dataset.titles
+    if dataset.fetch is None:
+        raise DataError(f"dataset.path is required for dataset={dataset.name}")
+    from client_app.fetch import fetch_movielens
+
+    path, titles = fetch_movielens(cache)
+    return str(path), dataset.titles or (str(titles) if titles else None)
+
+
+@functools.lru_cache(maxsize=8)
+def _open(folder: Path, inode: int) -> Dataset:
+    # ``inode``: an entry that was rebuilt in its place is another one.
+    arrays, facts = open_entry(folder)
+    return Dataset(
+        **{f.name: arrays.get(f.name) for f in dataclasses.fields(Dataset) if f.name not in facts},  # type: ignore[arg-type]
+        **facts,
+    )
