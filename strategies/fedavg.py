@@ -34,14 +34,16 @@ class FedAvgConfig(StrategyConfig):
     server_lr: float = 1.0
     batch_size: int = 256
     """Consecutive samples a local SGD step; its loss is their mean."""
-    shared_lr: float = 1.0
-    """Local learning rate of the shared parameters."""
-    private_lr: float = 1.0
+    shared_lr: float = 200.0
+    """Local learning rate of the shared parameters. A sample moves its row by this over the
+    batch size, and the mean over users shrinks that again, hence the size (see ``weighting``)."""
+    private_lr: float = 10.0
     """Local learning rate of the private parameters."""
-    weighting: Weighting = "rows"
+    weighting: Weighting = "samples"
     """Mean over users weighted by their number of ``samples`` (the paper's), over ``users``
     alike, or an item row over the users that have a sample of it (``rows``): most users leave
-    most rows as they are, so a mean of whole tables shrinks the movement of rare items."""
+    most rows as they are, so a mean of whole tables shrinks the movement of rare items.
+    Changing this asks for another ``shared_lr``: ``docs/fedavg.md``."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,7 +77,7 @@ class FedAvg(RecStrategy):
             loss += float(user.losses[0]) / len(batches)
         weight, rows = self._weight(epochs), self._row_weights(shared, [_touched(epochs)])
         moved = {n: weight * (local[n] - shared[n]) for n in shared}
-        return ClientResult(Update(moved, weight, rows), private, {"loss": loss})
+        return ClientResult(Update(moved, weight, rows), private, _metrics(loss, epochs))
 
     def cohort_update(
         self,
@@ -101,7 +103,8 @@ class FedAvg(RecStrategy):
             loss += user_loss
         weight = sum(self._weight(epochs) for epochs in epochs_U)
         update = Update(total, weight, self._row_weights(shared, rows_U))
-        return CohortResult(update, private_out, {"loss": loss})
+        metrics = _metrics(loss, [samples for epochs in epochs_U for samples in epochs])
+        return CohortResult(update, private_out, metrics)
 
     def _train_rows(
         self,
@@ -183,3 +186,7 @@ def _mean(name: str, tensor: Tensor, summed: Update) -> Tensor:
 def _touched(epochs: Sequence[Samples]) -> IntArray:
     """Item rows that the user has samples of, ascending."""
     return np.unique(np.concatenate([samples.items_S for samples in epochs]))
+
+
+def _metrics(loss: float, samples: Sequence[Samples]) -> dict[str, float]:
+    return {"loss": loss, "num_samples": float(sum(len(part) for part in samples))}

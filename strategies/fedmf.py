@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import torch
 
 from models import optim
 from models.sam import Radii, sam_gradients
@@ -28,7 +29,7 @@ PLAIN = Radii()
 class FedMFConfig(StrategyConfig):
     """Settings of FedMF."""
 
-    server_lr: float = 0.01
+    server_lr: float = 0.05
     private_optimiser: optim.OptimiserName = "adam"
     """Optimiser of a user's private parameters; its moments stay with the user."""
     private_lr: float = 0.1
@@ -60,14 +61,14 @@ class FedMF(RecStrategy):
         self, shared: Tensors, private: Tensors, epochs: Sequence[Samples], rng: np.random.Generator
     ) -> ClientResult:
         """An epoch a private step; the upload is the mean of the epochs' shared gradients."""
-        total, loss = {n: t.new_zeros(t.shape) for n, t in shared.items()}, 0.0
+        total, loss = {n: torch.zeros_like(t) for n, t in shared.items()}, 0.0
         for samples in epochs:
             at = self.private_parameters(private)
             user = sam_gradients(self.model, shared, at, samples, self.config.loss_slice, PLAIN)
             total = {n: total[n] + user.shared[n] / len(epochs) for n in total}
             loss += float(user.losses[0]) / len(epochs)
-            private = self._step_private(private, user.private)
-        return ClientResult(Update(total, weight=1.0), private, {"loss": loss})
+            private = self._private_step(private, user.private)
+        return ClientResult(Update(total, weight=1.0), private, _metrics(loss, epochs))
 
     def cohort_update(
         self,
@@ -77,21 +78,23 @@ class FedMF(RecStrategy):
         rngs: Sequence[np.random.Generator],
     ) -> CohortResult:
         """The same for a block of users at once, by the model's block gradients."""
-        total, loss = {n: t.new_zeros(t.shape) for n, t in shared.items()}, 0.0
-        rounds = list(zip(*epochs_U, strict=True))
-        for samples_U in rounds:
+        total, loss = {n: torch.zeros_like(t) for n, t in shared.items()}, 0.0
+        by_epoch = list(zip(*epochs_U, strict=True))
+        for samples_U in by_epoch:
             at = self.private_parameters(private_block)
             block = self.model.block_gradients(shared, at, samples_U, self.config.loss_slice, PLAIN)
-            total = {n: total[n] + block.shared[n] / len(rounds) for n in total}
-            loss += float(block.losses[:, 0].sum()) / len(rounds)
-            private_block = self._step_private(private_block, block.private)
-        update = Update(total, weight=float(len(epochs_U)))
-        return CohortResult(update, private_block, {"loss": loss})
+            total = {n: total[n] + block.shared[n] / len(by_epoch) for n in total}
+            loss += float(block.losses[:, 0].sum()) / len(by_epoch)
+            private_block = self._private_step(private_block, block.private)
+        metrics = _metrics(loss, [samples for epochs in epochs_U for samples in epochs])
+        return CohortResult(Update(total, float(len(epochs_U))), private_block, metrics)
 
-    def _step_private(self, private: Tensors, gradients: Tensors) -> Tensors:
+    def _private_step(self, private: Tensors, gradients: Tensors) -> Tensors:
         """One optimiser step of a user, or of each user of a block."""
-        cfg, names = self.config, self.private_names
-        state = {n: t for n, t in private.items() if n not in names}
-        at = {n: private[n] for n in names}
-        stepped, state = optim.step(cfg.private_optimiser, at, gradients, state, cfg.private_lr)
-        return {**stepped, **state}
+        cfg, at = self.config, self.private_parameters(private)
+        stepped, moments = optim.step(cfg.private_optimiser, at, gradients, private, cfg.private_lr)
+        return {**stepped, **moments}
+
+
+def _metrics(loss: float, samples: Sequence[Samples]) -> dict[str, float]:
+    return {"loss": loss, "num_samples": float(sum(len(part) for part in samples))}
