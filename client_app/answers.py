@@ -1,0 +1,78 @@
+"""Answers to hello, item counts and evaluation; training is in ``client_app.training``."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from flwr.app import RecordDict
+from torch import Tensor
+
+from client_app.evaluation import evaluate
+from client_app.runtime import Node, NodeError
+from conf.fingerprint import code_fingerprint
+from models.types import IntArray
+from strategies import wire
+from strategies.messages import EvaluateReply, EvaluateRequest, HelloReply
+
+
+def answer_hello(node: Node) -> RecordDict:
+    """Who the node is and what it runs on."""
+    data = node.dataset
+    reply = HelloReply(
+        shard_key=node.shard_key,
+        users=node.users,
+        code=code_fingerprint(),
+        data=data.fingerprint,
+        catalogue=data.catalogue,
+        num_items=data.num_items,
+    )
+    return wire.encode_hello(reply)
+
+
+def answer_item_counts(node: Node) -> RecordDict:
+    """Training interactions of each item over the node's users."""
+    return wire.encode_item_counts(node.dataset.item_counts(node.users))
+
+
+def answer_evaluate(node: Node, request: EvaluateRequest) -> RecordDict:
+    """Rank the held-out items of all users of the node.
+
+    Raises:
+        NodeError: for an unknown scorer.
+
+    """
+    started = time.perf_counter()
+    scorers = {"model": _model_scores, "popularity": _popularity_scores}
+    if request.scorer not in scorers:
+        raise NodeError(f"unknown scorer {request.scorer!r}: choose one of {sorted(scorers)}")
+    sums = evaluate(
+        lambda users: scorers[request.scorer](node, request, users),
+        node.dataset,
+        node.users,
+        node.cfg.evaluation.cutoffs,
+        request.full,
+        node.cfg.engine.evaluation_block,
+    )
+    reply = EvaluateReply(
+        shard_key=node.shard_key,
+        round=request.round,
+        metrics=sums.metrics,
+        counts=sums.counts,
+        exposure_I=sums.exposure_I if node.cfg.evaluation.item_statistics else None,
+        seconds=time.perf_counter() - started,
+    )
+    return wire.encode_means(reply) if request.reply_means else wire.encode_evaluate_reply(reply)
+
+
+def _model_scores(node: Node, request: EvaluateRequest, users: IntArray) -> Tensor:
+    private = node.strategy.private_parameters(node.state.block(users, request.state_round))
+    return node.strategy.model.scores_all(request.shared, private)
+
+
+def _popularity_scores(node: Node, request: EvaluateRequest, users: IntArray) -> Tensor:
+    counts_I = request.shared.get("item_counts")
+    if counts_I is None or tuple(counts_I.shape) != (node.dataset.num_items,):
+        raise NodeError("scorer popularity needs item_counts, one number an item")
+    # float64 is exact for every count.
+    return counts_I.to(torch.float64).expand(len(users), -1)

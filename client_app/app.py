@@ -1,0 +1,90 @@
+"""The Flower ClientApp: decode, answer, encode. A failure becomes an error reply with its reason.
+
+Flower's own error reply holds no more than the exception's text, in simulation not even its
+type, so handlers reply themselves: last line of the traceback, file and line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from logging import ERROR
+
+from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
+from flwr.common.logger import log
+
+from client_app.answers import answer_evaluate, answer_hello, answer_item_counts
+from client_app.failures import describe
+from client_app.runtime import Node, decode_shared, open_node
+from client_app.training import answer_train
+from models.types import Tensors
+from strategies import wire
+
+Answer = Callable[[Message, Context], RecordDict]
+Handler = Callable[[Message, Context], Message]
+
+app = ClientApp()
+
+
+def replying(answer: Answer) -> Handler:
+    """Wrap an answer into a reply; an exception into an error reply."""
+
+    @wraps(answer)
+    def handler(message: Message, context: Context) -> Message:
+        try:
+            return Message(answer(message, context), reply_to=message)
+        except Exception as error:  # noqa: BLE001  the reply is where it is raised
+            log(ERROR, "%s failed", message.metadata.message_type, exc_info=error)
+            reason = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, describe(error))
+            return Message(reason, reply_to=message)
+
+    return handler
+
+
+@app.train()
+@replying
+def train(message: Message, context: Context) -> RecordDict:
+    """Train the cohort's users on this node."""
+    node = _node(message, context)
+    decoder = _Decoder()
+    request = wire.decode_downlink(message.content, decoder)
+    return answer_train(node, request, decoder.digest)
+
+
+@app.evaluate()
+@replying
+def evaluate(message: Message, context: Context) -> RecordDict:
+    """Rank the held-out items of the node's users."""
+    node = _node(message, context)
+    request = wire.decode_evaluate(message.content, _Decoder())
+    return answer_evaluate(node, request)
+
+
+@app.query("hello")
+@replying
+def hello(message: Message, context: Context) -> RecordDict:
+    """Introduce the node."""
+    return answer_hello(_node(message, context))
+
+
+@app.query("item_counts")
+@replying
+def item_counts(message: Message, context: Context) -> RecordDict:
+    """Count the training interactions of each item."""
+    return answer_item_counts(_node(message, context))
+
+
+class _Decoder:
+    """Decodes shared parameters by the process's cache and notes their hash."""
+
+    digest: bytes = b""
+
+    def __call__(self, record: ArrayRecord) -> Tensors:
+        shared, self.digest = decode_shared(record)
+        return shared
+
+
+def _node(message: Message, context: Context) -> Node:
+    return open_node(context.node_config, wire.decode_header(message.content))

@@ -1,0 +1,148 @@
+"""Local training of a node's part of the cohort, and the sum of its updates.
+
+The order of summation is fixed: users by ascending number of samples, then by index; the
+updates of a block in that order (by the strategy), then the blocks one after another. So a
+sum is the same to the bit for the same users, block size and thread count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from client_app.data import Dataset
+from client_app.failures import TrainError, named, stage
+from client_app.negatives import draw_samples, excluded_items
+from client_app.private_rows import RowBlock
+from client_app.private_state import PrivateState
+from conf.tree import Config
+from models.rng import Role, derive_rng
+from models.types import CohortResult, IntArray, Samples, SumOfUpdates, Tensors, Update
+from strategies.base import RecStrategy
+
+BlockUpdate = Callable[
+    [RecStrategy, Tensors, Tensors, Sequence[Sequence[Samples]], Sequence[np.random.Generator]],
+    CohortResult,
+]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """``rows`` (U, P) are the new private rows of ``users`` (U,); the rest is summed over them."""
+
+    users: IntArray
+    rows: RowBlock
+    update: Update
+    metrics: dict[str, float]
+
+
+def train_users(
+    strategy: RecStrategy,
+    shared: Tensors,
+    users: IntArray,
+    *,
+    round_: int,
+    base_round: int,
+    dataset: Dataset,
+    state: PrivateState,
+    cfg: Config,
+) -> Trained:
+    """Train distinct users from their state as of ``base_round``; stores nothing.
+
+    Raises:
+        TrainError: naming the users and the stage that failed.
+        StoreError: when the private state cannot be read.
+        ValueError: for no users.
+
+    """
+    if not len(users):
+        raise ValueError("there is no user to train")
+    users = _by_size(users, dataset)
+    rows_UP = state.rows(users, base_round)
+    total, metrics = SumOfUpdates(shared), dict[str, float]()
+    new_rows_UP = np.empty_like(rows_UP)
+    update_block, block_users = _engine(cfg)
+    for part in _slices(len(users), block_users):
+        block, block_rngs = users[part], _rngs(cfg, users[part], round_)
+        with stage("drawing samples", block):
+            epochs_U = [_epochs(strategy, dataset, cfg, int(user), round_) for user in block]
+        with stage("training", block):
+            private = state.layout.unpack(rows_UP[part])
+            result = update_block(strategy, shared, private, epochs_U, block_rngs)
+            new_rows_UP[part] = state.layout.pack(result.private)
+        _check_rows(new_rows_UP[part], block)
+        total.add(result.update)
+        for name, value in result.metrics.items():
+            metrics[name] = metrics.get(name, 0.0) + value
+    _check_update(total.result(), users)
+    return Trained(users, new_rows_UP, total.result(), metrics)
+
+
+def _cohort(
+    strategy: RecStrategy,
+    shared: Tensors,
+    private_block: Tensors,
+    epochs_U: Sequence[Sequence[Samples]],
+    rngs: Sequence[np.random.Generator],
+) -> CohortResult:
+    return strategy.cohort_update(shared, private_block, epochs_U, rngs)
+
+
+_loop: BlockUpdate = RecStrategy.cohort_update
+"""The contract's own definition: ``client_update`` user by user."""
+
+
+def _engine(cfg: Config) -> tuple[BlockUpdate, int]:
+    """How a block is trained and its number of users; one for ``loop``, to name who failed."""
+    engines: dict[str, tuple[BlockUpdate, int]] = {
+        "cohort": (_cohort, cfg.engine.block_users),
+        "loop": (_loop, 1),
+    }
+    return engines[cfg.engine.name]
+
+
+def _by_size(users: IntArray, dataset: Dataset) -> IntArray:
+    sizes = dataset.indptr[users + 1] - dataset.indptr[users]
+    return users[np.lexsort((users, sizes))]
+
+
+def _slices(count: int, size: int) -> Iterator[slice]:
+    return (slice(start, start + size) for start in range(0, count, size))
+
+
+def _rngs(cfg: Config, users: IntArray, round_: int) -> list[np.random.Generator]:
+    return [derive_rng(cfg.seed, Role.STRATEGY, int(user), round_) for user in users]
+
+
+def _epochs(
+    strategy: RecStrategy, dataset: Dataset, cfg: Config, user: int, round_: int
+) -> list[Samples]:
+    """Samples of each local epoch, from the user's own stream of this round and epoch."""
+    train = dataset.train_of(user)
+    excluded = excluded_items(train, dataset.heldout_of(user), cfg.protocol.negatives)
+    config = strategy.config
+    rngs = (
+        derive_rng(cfg.seed, Role.TRAIN, user, round_, epoch)
+        for epoch in range(config.local_epochs)
+    )
+    return [
+        draw_samples(train, excluded, dataset.num_items, config.num_negatives, rng) for rng in rngs
+    ]
+
+
+def _check_rows(rows_UP: RowBlock, users: IntArray) -> None:
+    finite_U = np.isfinite(rows_UP).all(axis=1)
+    if not finite_U.all():
+        raise TrainError(
+            f"{named(users[~finite_U])}: training: private parameters became infinite or NaN; "
+            "lower the local learning rate"
+        )
+
+
+def _check_update(update: Update, users: IntArray) -> None:
+    for name, tensor in update.tensors.items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise TrainError(f"{named(users)}: training: the update of {name!r} is not finite")

@@ -1,0 +1,51 @@
+"""Private parameters of a run's users: from the store, or their initial values."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from client_app.private_rows import RowBlock, RowLayout
+from client_app.user_store import UserStore
+from models.rng import Role, derive_rng
+from models.types import IntArray, Tensors
+from strategies.base import RecStrategy
+
+
+class PrivateState:
+    """Reads the private tensors of a run's users as of a round.
+
+    A user that was not trained yet has the initial state drawn from its own stream, so that
+    it does not depend on the node or on when it is first asked for.
+    """
+
+    def __init__(self, strategy: RecStrategy, store: UserStore, run_id: str, seed: int) -> None:
+        self.store = store
+        self.run_id = run_id
+        self._strategy = strategy
+        self._seed = seed
+        self.layout = RowLayout.of(strategy.init_private(np.random.default_rng(0)))
+        store.start_run(run_id, self.layout)
+
+    def rows(self, users: IntArray, as_of_round: int) -> RowBlock:
+        """Rows (U, P) of users (U,) as of a round.
+
+        Raises:
+            StoreError: for a round whose state is no longer kept, or an unreadable file.
+
+        """
+        has_row_U, data = self.store.read(self.run_id, users, as_of_round)
+        rows_UP = np.empty((len(users), self.layout.width), dtype=self.layout.dtype)
+        rows_UP[has_row_U] = self.layout.from_bytes(data)
+        if not has_row_U.all():
+            rows_UP[~has_row_U] = self._initial(users[~has_row_U])
+        return rows_UP
+
+    def block(self, users: IntArray, as_of_round: int) -> Tensors:
+        """The same as named tensors with a leading user dimension."""
+        return self.layout.unpack(self.rows(users, as_of_round))
+
+    def _initial(self, users: IntArray) -> RowBlock:
+        rngs = (derive_rng(self._seed, Role.INIT_PRIVATE, int(user)) for user in users)
+        drawn = [self._strategy.init_private(rng) for rng in rngs]
+        return self.layout.pack({n: torch.stack([p[n] for p in drawn]) for n in self.layout.names})

@@ -1,0 +1,198 @@
+"""The SQLite file behind a node's store: opening, checking, one transaction at a time.
+
+Write-ahead logging with ``synchronous=FULL``: a transaction that was acknowledged survives
+kill -9 and a power cut, one that was not leaves no trace.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+SCHEMA_VERSION = 1
+APPLICATION_ID = 0x46524731
+BUSY_SECONDS = 30.0
+OPEN_ATTEMPTS = 200
+
+SCHEMA = """
+CREATE TABLE meta(owner TEXT NOT NULL) STRICT;
+CREATE TABLE run(
+  id INTEGER PRIMARY KEY, run_id TEXT NOT NULL UNIQUE, layout TEXT NOT NULL,
+  row_bytes INTEGER NOT NULL, incarnation INTEGER NOT NULL, last_round INTEGER NOT NULL,
+  exact_from INTEGER NOT NULL, exact_rounds TEXT NOT NULL) STRICT;
+CREATE TABLE state(
+  run INTEGER NOT NULL, user INTEGER NOT NULL, round INTEGER NOT NULL, row BLOB NOT NULL,
+  UNIQUE(run, user, round)) STRICT;
+CREATE TABLE answer(
+  run INTEGER NOT NULL, round INTEGER NOT NULL, digest BLOB NOT NULL, content BLOB NOT NULL,
+  PRIMARY KEY(run, round)) STRICT;
+"""
+
+
+class StoreError(RuntimeError):
+    """A problem of a node's store; the text names the file, and nothing was changed."""
+
+
+class StoreFile:
+    """One node's SQLite file. Usable from several threads and after a fork.
+
+    Raises:
+        StoreError: when the file cannot be opened or created, is damaged, has a newer
+            schema, or belongs to another shard than ``owner``.
+
+    """
+
+    def __init__(self, path: Path, owner: str) -> None:
+        self.path = path
+        self._owner = owner
+        self._lock = threading.RLock()
+        self._pid = -1
+        self._connection: sqlite3.Connection | None = None
+        with self._lock:
+            self._connected()
+
+    def close(self) -> None:
+        """Close the file; the next use opens it again."""
+        with self._lock:
+            if self._connection is not None and self._pid == os.getpid():
+                self._connection.close()
+            self._connection = None
+
+    def truncate_log(self) -> None:
+        """Fold the write-ahead log into the file and empty it."""
+        with self._lock, self._guarded():
+            self._connected().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def copy_to(self, target: Path) -> None:
+        """Write a consistent copy to a new file; StoreError when it exists or cannot be written."""
+        with self._lock:
+            self._connected()
+            try:
+                self._connected().execute("VACUUM INTO ?", (str(target),))
+            except sqlite3.Error as error:
+                raise StoreError(f"{target}: the copy cannot be written ({error})") from error
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """One consistent snapshot for several reads."""
+        with self._transaction("BEGIN") as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction: all or nothing, one writer at a time over all processes."""
+        with self._transaction("BEGIN IMMEDIATE") as connection:
+            yield connection
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._guarded():
+            connection = self._connected()
+            connection.execute(begin)
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise StoreError(f"{self.path}: {explain(error)}") from error
+
+    def _connected(self) -> sqlite3.Connection:
+        # A connection must not be used in a forked child: the child opens its own.
+        if self._connection is None or self._pid != os.getpid():
+            with self._guarded():
+                self._connection, self._pid = self._open(), os.getpid()
+        return self._connection
+
+    def _open(self) -> sqlite3.Connection:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(
+            self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
+        try:
+            use_write_ahead_log(connection)
+            connection.execute("PRAGMA synchronous=FULL")
+            self._check_schema(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _check_schema(self, connection: sqlite3.Connection) -> None:
+        if _pragma(connection, "user_version") == 0:
+            self._create(connection)
+        version = _pragma(connection, "user_version")
+        if _pragma(connection, "application_id") != APPLICATION_ID:
+            raise StoreError(f"{self.path}: this file is not a store of this application")
+        if version != SCHEMA_VERSION:
+            raise StoreError(
+                f"{self.path}: written by a newer version of this application "
+                f"(schema {version}, this one reads {SCHEMA_VERSION}): update the application"
+            )
+        (owner,) = connection.execute("SELECT owner FROM meta").fetchone()
+        if owner != self._owner:
+            raise StoreError(
+                f"{self.path}: belongs to shard {owner}, not to {self._owner}: "
+                "give each node a store-path of its own"
+            )
+
+    def _create(self, connection: sqlite3.Connection) -> None:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            empty = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone() == (0,)
+            if empty:  # else another process was first, or the file is someone else's
+                for statement in filter(str.strip, SCHEMA.split(";")):
+                    connection.execute(statement)
+                connection.execute("INSERT INTO meta VALUES (?)", (self._owner,))
+                connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+
+def use_write_ahead_log(connection: sqlite3.Connection) -> None:
+    """Switch to write-ahead logging; the switch ignores SQLite's own busy timeout."""
+    for attempt in range(OPEN_ATTEMPTS):
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or attempt == OPEN_ATTEMPTS - 1:
+                raise
+            time.sleep(0.05)
+        else:
+            return
+
+
+def explain(error: Exception) -> str:
+    """SQLite's message with what to do about it, on one line."""
+    text, advice = str(error), "the last committed state is intact"
+    if "full" in text:
+        return f"no space left ({text}); {advice}: free some space and try again"
+    if "readonly" in text or "read-only" in text.lower():
+        return f"the file cannot be written ({text}); {advice}: check its permissions"
+    if "malformed" in text or "not a database" in text:
+        return f"the file is damaged or not a store ({text}): restore a copy or move it away"
+    if "locked" in text:
+        return f"another process has held the file for {BUSY_SECONDS:.0f} s ({text}); {advice}"
+    if "unable to open" in text or isinstance(error, OSError):
+        return f"cannot be opened ({text}): set store-path in --node-config to a writable path"
+    return f"{text}; {advice}"
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    return int(connection.execute(f"PRAGMA {name}").fetchone()[0])

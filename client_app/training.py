@@ -1,0 +1,145 @@
+"""The answer to a training request: trained and committed once, then given from the store."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+
+import numpy as np
+import torch
+from flwr.app import RecordDict
+from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
+from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
+from torch import Tensor
+
+from client_app.engine import train_users
+from client_app.retention import TrainKey
+from client_app.runtime import Node, NodeError
+from models.types import IntArray, Tensors, Update
+from strategies import wire
+from strategies.messages import Downlink, Uplink
+
+
+def answer_train(node: Node, request: Downlink, shared_digest: bytes) -> RecordDict:
+    """Train the request's users and commit; an answered request gets its stored answer.
+
+    Raises:
+        NodeError: for users of other nodes, or a request this strategy cannot answer.
+        StaleRequestError: for a round that was trained for another request.
+        TrainError: naming users and stage.
+
+    """
+    _check_supported(node, request)
+    users = _cohort(node, request.users)
+    key = TrainKey(
+        round=request.round,
+        base_round=request.base_round,
+        incarnation=request.header.incarnation,
+        digest=request_digest(node, request, users, shared_digest),
+        keep_rounds=request.keep_rounds,
+    )
+    store, run_id = node.state.store, request.header.run_id
+    stored = store.answer(run_id, key)
+    content = _train(node, request, users, key) if stored is None else from_bytes(stored)
+    return _averaged(node, request, content) if request.reply_weights else content
+
+
+def _train(node: Node, request: Downlink, users: IntArray, key: TrainKey) -> RecordDict:
+    started = time.perf_counter()
+    trained = train_users(
+        node.strategy,
+        request.shared,
+        users,
+        round_=request.round,
+        base_round=request.base_round,
+        dataset=node.dataset,
+        state=node.state,
+        cfg=node.cfg,
+    )
+    uplink = Uplink(
+        shard_key=node.shard_key,
+        round=request.round,
+        num_users=len(users),
+        update=trained.update,
+        metrics=trained.metrics,
+        seconds=time.perf_counter() - started,
+    )
+    answer = to_bytes(wire.encode_uplink(uplink, node.strategy.model.item_tables))
+    store, run_id = node.state.store, request.header.run_id
+    return from_bytes(store.commit(run_id, key, trained.users, trained.rows, answer))
+
+
+def request_digest(node: Node, request: Downlink, users: IntArray, shared_digest: bytes) -> bytes:
+    """Hash of everything that the answer to a training request depends on."""
+    cfg = node.cfg
+    digest = hashlib.sha256(shared_digest + wire.pack(users))
+    settings = (cfg.strategy_name, cfg.strategy, cfg.model, cfg.protocol, cfg.engine, cfg.seed)
+    digest.update(f"{request.round} {request.base_round} {settings!r}".encode())
+    digest.update(node.dataset.fingerprint.encode())
+    return digest.digest()
+
+
+def to_bytes(content: RecordDict) -> bytes:
+    """Records as stored in the node's file: Flower's own serialisation."""
+    data: bytes = recorddict_to_proto(content).SerializeToString()
+    return data
+
+
+def from_bytes(data: bytes) -> RecordDict:
+    """Inverse of :func:`to_bytes`."""
+    return recorddict_from_proto(ProtoRecordDict.FromString(data))
+
+
+def averaged_weights(shared: Tensors, update: Update) -> Tensors:
+    """Weights after the mean movement of the node's users, row by row where rows are weighted."""
+    rows = update.row_weights or {}
+    return {
+        n: t + update.tensors[n] / _divisor(t, update.weight, rows.get(n))
+        for n, t in shared.items()
+    }
+
+
+def _divisor(table: Tensor, weight: float, row_weights: Tensor | None) -> Tensor | float:
+    if row_weights is None:
+        return weight
+    # A row that no user touched has a zero sum: any divisor leaves it where it is.
+    divisors = torch.where(row_weights > 0, row_weights, torch.ones_like(row_weights))
+    return divisors.reshape(-1, *[1] * (table.dim() - 1))
+
+
+def _averaged(node: Node, request: Downlink, content: RecordDict) -> RecordDict:
+    uplink = wire.decode_uplink(content, request.shared)
+    means = {n: v / uplink.num_users for n, v in uplink.metrics.items()}
+    weights = averaged_weights(request.shared, uplink.update)
+    return wire.encode_weights(weights, uplink.update.weight, means)
+
+
+def _check_supported(node: Node, request: Downlink) -> None:
+    name, strategy = node.cfg.strategy_name, node.strategy
+    if strategy.needs_individual_updates or request.personal:
+        raise NodeError(
+            f"strategy={name} exchanges a table with each user; this node sends sums over users"
+        )
+    if request.reply_weights and strategy.update_kind != "delta":
+        raise NodeError(
+            f"strategy={name} uploads gradients: averaging weights, as a stock Flower strategy "
+            "does, would be another algorithm. Use its own server half, or strategy=fedavg"
+        )
+
+
+def _cohort(node: Node, users: IntArray | None) -> IntArray:
+    """The request's users in ascending order; all of the node where none are named."""
+    if not len(node.users):
+        raise NodeError(f"shard {node.shard_key} has no users: use fewer nodes than users")
+    if users is None:
+        return node.users
+    ordered = np.unique(users)
+    if len(ordered) != len(users) or not len(users):
+        raise NodeError(f"shard {node.shard_key}: users must be distinct and at least one")
+    foreign = ordered[(ordered < node.users[0]) | (ordered > node.users[-1])]
+    if len(foreign):
+        raise NodeError(
+            f"shard {node.shard_key} hosts users {node.users[0]} to {node.users[-1]}, "
+            f"not user {foreign[0]}"
+        )
+    return ordered

@@ -1,0 +1,183 @@
+"""A node's private rows and answers, by run, user and round.
+
+The state of a user as of round r is its newest row of a round <= r. A commit is one
+transaction: the rows of the users just trained, the answer sent to the server, and the
+removal of what no resume or recommendation can ask for. Rows never leave this file.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from client_app.private_rows import RowBlock, RowLayout
+from client_app.retention import RunRow, TrainKey, as_json, find_run, prune, roll_back
+from client_app.store_file import StoreError, StoreFile
+from models.types import IntArray
+
+FIND_LAYOUT = "SELECT layout FROM run WHERE run_id=?"
+
+ADD_RUN = "INSERT INTO run VALUES (NULL, ?, ?, ?, 0, 0, 0, '[]') ON CONFLICT DO NOTHING"
+
+# CROSS JOIN: SQLite then goes from the wanted users to their rows, by the index.
+READ = """
+SELECT state.user, state.row FROM json_each(?1) AS wanted
+CROSS JOIN state ON state.run=?2 AND state.user=wanted.value AND state.round=(
+  SELECT max(round) FROM state AS s WHERE s.run=?2 AND s.user=wanted.value AND s.round<=?3)
+"""
+
+
+class StaleRequestError(StoreError):
+    """A request that this node must not train: answered differently before, or outdated."""
+
+
+class UserStore:
+    """The store of one node; one file, opened at once and kept open."""
+
+    def __init__(self, path: Path | str, owner: str) -> None:
+        self._file = StoreFile(Path(path), owner)
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._file.path
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def start_run(self, run_id: str, layout: RowLayout) -> None:
+        """Register a run, or check that its rows have this layout.
+
+        Raises:
+            StoreError: when the run is there with another layout.
+
+        """
+        text = layout.to_json()
+        with self._file.reading() as db:
+            found = db.execute(FIND_LAYOUT, (run_id,)).fetchone()
+        if found is None:
+            with self._file.writing() as db:
+                db.execute(ADD_RUN, (run_id, text, layout.row_bytes))
+                found = db.execute(FIND_LAYOUT, (run_id,)).fetchone()
+        if found != (text,):
+            raise StoreError(
+                f"{self.path}: run {run_id} has private rows of another layout: "
+                "the model or strategy differs from the one it was started with"
+            )
+
+    def read(
+        self, run_id: str, users: IntArray, as_of_round: int
+    ) -> tuple[npt.NDArray[np.bool_], bytes]:
+        """Which users (U,) have a row as of a round, and those rows' bytes in order of users.
+
+        Raises:
+            StoreError: for an unknown run, or a round whose state is no longer kept.
+
+        """
+        with self._file.reading() as db:
+            run = self._run(db, run_id)
+            if not run.is_exact(as_of_round):
+                raise StoreError(
+                    f"{self.path}: the state of round {as_of_round} of run {run_id} is no longer "
+                    f"kept (kept: from {run.exact_from}, and {sorted(run.exact_rounds)})"
+                )
+            found = dict(db.execute(READ, (as_json(users), run.id, as_of_round)))
+        has_row_U = np.fromiter((int(u) in found for u in users), dtype=np.bool_, count=len(users))
+        return has_row_U, b"".join(found[int(u)] for u in users if int(u) in found)
+
+    def answer(self, run_id: str, key: TrainKey) -> bytes | None:
+        """The stored answer to this request, or None when it is to be trained.
+
+        Raises:
+            StaleRequestError: when the round was trained for another request, or the server
+                is an earlier start than one already seen.
+
+        """
+        with self._file.reading() as db:
+            return self._answer(db, self._run(db, run_id), key)
+
+    def commit(
+        self, run_id: str, key: TrainKey, users: IntArray, rows: RowBlock, answer: bytes
+    ) -> bytes:
+        """Store a round's rows (U, P) and answer; returns the answer that counts.
+
+        When another process of this node has committed the same request meanwhile, its
+        answer is returned and nothing is written. Rows of a resumed run's abandoned rounds
+        (newer than ``base_round``) are removed first.
+
+        Raises:
+            StaleRequestError: as :meth:`answer`.
+            StoreError: when the file cannot be written; the state is as before.
+
+        """
+        with self._file.writing() as db:
+            run = self._run(db, run_id)
+            if rows.shape[0] != len(users) or rows.shape[1] * rows.itemsize != run.row_bytes:
+                raise StoreError(f"{self.path}: rows of {rows.shape} do not fit the run's layout")
+            if (stored := self._answer(db, run, key)) is not None:
+                return stored
+            run = roll_back(db, run, key)
+            blobs = (row.tobytes() for row in rows)
+            db.executemany(
+                "INSERT OR REPLACE INTO state VALUES (?, ?, ?, ?)",
+                ((run.id, int(u), key.round, blob) for u, blob in zip(users, blobs, strict=True)),
+            )
+            db.execute(
+                "INSERT OR REPLACE INTO answer VALUES (?, ?, ?, ?)",
+                (run.id, key.round, key.digest, answer),
+            )
+            prune(db, run, key, users)
+        return answer
+
+    def forget(self, user: int) -> int:
+        """Remove a user's rows of all runs, and the answers they went into; returns their number.
+
+        The bytes are overwritten on disk, not only marked free.
+        """
+        with self._file.writing() as db:
+            db.execute("PRAGMA secure_delete=ON")
+            runs = [
+                r for (r,) in db.execute("SELECT DISTINCT run FROM state WHERE user=?", (user,))
+            ]
+            removed = db.execute("DELETE FROM state WHERE user=?", (user,)).rowcount
+            db.executemany("DELETE FROM answer WHERE run=?", ((run,) for run in runs))
+        self._file.truncate_log()
+        return removed
+
+    def export(self, target: Path) -> None:
+        """Write a consistent copy of the whole store to a new file.
+
+        Raises:
+            StoreError: when the target exists or cannot be written.
+
+        """
+        self._file.copy_to(target)
+
+    def _run(self, db: sqlite3.Connection, run_id: str) -> RunRow:
+        run = find_run(db, run_id)
+        if run is None:
+            raise StoreError(f"{self.path}: has no run {run_id}")
+        return run
+
+    def _answer(self, db: sqlite3.Connection, run: RunRow, key: TrainKey) -> bytes | None:
+        if key.incarnation < run.incarnation:
+            raise StaleRequestError(
+                f"{self.path}: round {key.round} comes from an earlier start of the server "
+                f"({key.incarnation}; this node has trained for start {run.incarnation})"
+            )
+        stored = db.execute(
+            "SELECT content FROM answer WHERE run=? AND round=? AND digest=?",
+            (run.id, key.round, key.digest),
+        ).fetchone()
+        if stored is not None:
+            return bytes(stored[0])
+        if key.round <= run.last_round and key.incarnation == run.incarnation:
+            raise StaleRequestError(
+                f"{self.path}: round {key.round} was trained already for another request, or its "
+                f"answer is no longer kept (last trained: {run.last_round}); not trained twice"
+            )
+        return None
