@@ -1,4 +1,4 @@
-"""Bytes and text of a data file: plain, ``.gz``, or a member of one (``archive.zip!member``)."""
+"""Bytes and text of a data file: plain, ``.gz``, or a member of one (``archive.zip:member``)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from client_app.errors import DataError
 
-ARCHIVE = ".zip!"
+ARCHIVE = ".zip:"
 
 
 def file_on_disk(path: str) -> Path:

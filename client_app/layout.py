@@ -69,7 +69,7 @@ def is_inter(config: DatasetConfig, first_line: str, path: str) -> bool:
 
 def _delimited(config: DatasetConfig, first_line: str, path: str) -> Layout:
     separator = SEPARATORS.get(config.separator, config.separator)
-    if not any("=" in column for column in config.columns):
+    if not any(":" in column for column in config.columns):
         positions = {c: at for at, c in enumerate(config.columns) if c in MEANINGS}
         return Layout(separator, config.header, len(config.columns), positions)
     if not config.header:
@@ -82,7 +82,7 @@ def _named(
     config: DatasetConfig, names: Sequence[str], path: str, usual: Mapping[str, str]
 ) -> dict[str, int]:
     """Positions by the header's names; ``usual`` names are taken where they are present."""
-    chosen = dict(column.split("=", 1) for column in config.columns if "=" in column)
+    chosen = dict(column.split(":", 1) for column in config.columns if ":" in column)
     positions = {m: names.index(name) for m, name in usual.items() if name in names}
     for meaning, name in chosen.items():
         wanted = name.split(":", 1)[0] if usual else name
@@ -104,4 +104,4 @@ def _check_needs(config: DatasetConfig, layout: Layout, path: str) -> None:
         raise DataError(f"{path}: dataset.rating_threshold needs a rating column")
 
 
-_HOW = "[user,item,rating,timestamp] by position or [user=NAME,item=NAME] by header"
+_HOW = "[user,item,rating,timestamp] by position or [user:NAME,item:NAME] by header"

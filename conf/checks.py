@@ -104,15 +104,15 @@ def _typed_header(dataset: DatasetConfig) -> bool:
 def _columns(dataset: DatasetConfig) -> Iterator[str]:
     if not dataset.separator:
         yield "dataset.separator must not be empty"
-    meanings = Counter(column.split("=", 1)[0] for column in dataset.columns)
+    meanings = Counter(column.split(":", 1)[0] for column in dataset.columns)
     for meaning, count in meanings.items():
         if meaning not in COLUMN_MEANINGS:
             allowed = ", ".join(COLUMN_MEANINGS)
             yield f"dataset.columns: {meaning!r} is not allowed; choose from {allowed}"
         if meaning != "_" and count > 1:
             yield f"dataset.columns names {meaning} {count} times"
-    if not dataset.header and any("=" in column for column in dataset.columns):
-        yield "dataset.columns picks by name (user=NAME): this needs dataset.header=true"
+    if not dataset.header and any(":" in column for column in dataset.columns):
+        yield "dataset.columns picks by name (user:NAME): this needs dataset.header=true"
     for needed in ("user", "item"):
         if needed not in meanings:
             yield f"dataset.columns must contain {needed}, got {list(dataset.columns)}"

@@ -13,7 +13,7 @@ class DatasetConfig:
     name: str
     """Label in tables and file names."""
     path: str | None = None
-    """Absolute path of the file (may be .gz or a .zip member ``a.zip!member``); None: fetch it."""
+    """Absolute path of the file (may be .gz or a .zip member ``a.zip:member``); None: fetch it."""
     fetch: Literal["ml-100k"] | None = None
     """How the file is obtained when ``path`` is not given."""
     format: Literal["auto", "inter", "delimited"] = "auto"
@@ -25,7 +25,7 @@ class DatasetConfig:
     """The first line holds column names."""
     columns: tuple[str, ...] = ("user", "item", "rating", "timestamp")
     """Meaning of each column in order; ``_`` skips one. With a header and names that differ,
-    ``user=NAME`` picks by name. ``user`` and ``item`` are required."""
+    ``user:NAME`` picks by name. ``user`` and ``item`` are required."""
     encoding: str = "utf-8"
     rating_threshold: float | None = None
     """Keep rows whose rating is at least this; None: every row is a positive."""
