@@ -8,10 +8,10 @@ import torch
 from flwr.app import RecordDict
 from torch import Tensor
 
-from client_app.evaluation import evaluate
+from client_app.evaluation import CandidateScores, CatalogueScores, evaluate, popularity
 from client_app.runtime import Node, NodeError
 from conf.fingerprint import code_fingerprint
-from models.types import IntArray
+from models.types import IntArray, Tensors
 from strategies import wire
 from strategies.messages import EvaluateReply, EvaluateRequest, HelloReply
 
@@ -43,36 +43,50 @@ def answer_evaluate(node: Node, request: EvaluateRequest) -> RecordDict:
 
     """
     started = time.perf_counter()
-    scorers = {"model": _model_scores, "popularity": _popularity_scores}
+    scorers = {"model": _model, "popularity": _popularity}
     if request.scorer not in scorers:
         raise NodeError(f"unknown scorer {request.scorer!r}: choose one of {sorted(scorers)}")
+    catalogue, candidates = scorers[request.scorer](node, request)
     sums = evaluate(
-        lambda users: scorers[request.scorer](node, request, users),
+        catalogue,
         node.dataset,
         node.users,
         node.cfg.evaluation.cutoffs,
         request.full,
         node.cfg.engine.evaluation_block,
+        candidates,
     )
     reply = EvaluateReply(
         shard_key=node.shard_key,
         round=request.round,
-        metrics=sums.metrics,
-        counts=sums.counts,
+        metrics=dict(sums.metrics),
+        counts=dict(sums.counts),
         exposure_I=sums.exposure_I if node.cfg.evaluation.item_statistics else None,
         seconds=time.perf_counter() - started,
     )
     return wire.encode_means(reply) if request.reply_means else wire.encode_evaluate_reply(reply)
 
 
-def _model_scores(node: Node, request: EvaluateRequest, users: IntArray) -> Tensor:
-    private = node.strategy.private_parameters(node.state.block(users, request.state_round))
-    return node.strategy.model.scores_all(request.shared, private)
+def _model(node: Node, request: EvaluateRequest) -> tuple[CatalogueScores, CandidateScores]:
+    """The strategy's model with the private state of the requested round."""
+    strategy, shared = node.strategy, request.shared
+
+    def private(users: IntArray) -> Tensors:
+        return strategy.private_parameters(node.state.block(users, request.state_round))
+
+    def catalogue(users: IntArray) -> Tensor:
+        return strategy.model.scores_all(shared, private(users))
+
+    def candidates(users: IntArray, items_UC: IntArray) -> Tensor:
+        with torch.no_grad():
+            return strategy.model.score_candidates(shared, private(users), items_UC)
+
+    return catalogue, candidates
 
 
-def _popularity_scores(node: Node, request: EvaluateRequest, users: IntArray) -> Tensor:
+def _popularity(node: Node, request: EvaluateRequest) -> tuple[CatalogueScores, CandidateScores]:
+    """The item counts that the request carries, alike for all users."""
     counts_I = request.shared.get("item_counts")
     if counts_I is None or tuple(counts_I.shape) != (node.dataset.num_items,):
         raise NodeError("scorer popularity needs item_counts, one number an item")
-    # float64 is exact for every count.
-    return counts_I.to(torch.float64).expand(len(users), -1)
+    return popularity(counts_I.numpy())

@@ -1,0 +1,52 @@
+"""Top items of one user, scored on the user's node."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from client_app.data import Dataset
+from client_app.private_state import PrivateState
+from client_app.user_store import UserStore
+from models.types import IntArray, Tensors
+from strategies.base import RecStrategy
+
+
+def recommend(
+    strategy: RecStrategy,
+    shared: Tensors,
+    dataset: Dataset,
+    store: UserStore,
+    run_id: str,
+    user: int,
+    round_: int,
+    k: int,
+    *,
+    seed: int,
+) -> list[tuple[int, float]]:
+    """The ``k`` best items (index, score) with the user's state as of a round, best first.
+
+    Items the user has interacted with (training and validation) are left out; the held-out
+    test item may be among the recommended. Ties go to the lower index. Fewer than ``k`` are
+    returned when the catalogue has no more.
+
+    Raises:
+        ValueError: for a user or a ``k`` out of range.
+        StoreError: when the state of that round is not kept.
+
+    """
+    if not 0 <= user < dataset.num_users:
+        raise ValueError(f"user index {user} is not in 0..{dataset.num_users - 1}")
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k}")
+    state = PrivateState(strategy, store, run_id, seed)
+    private = strategy.private_parameters(state.block(np.array([user]), round_))
+    scores_I = strategy.model.scores_all(shared, private)[0].double().numpy()
+    items = np.setdiff1d(np.arange(dataset.num_items), known_items(dataset, user))
+    best = items[np.argsort(-scores_I[items], kind="stable")[:k]]
+    return [(int(item), float(scores_I[item])) for item in best]
+
+
+def known_items(dataset: Dataset, user: int) -> IntArray:
+    """Distinct items of the user's training and validation rows, ascending."""
+    validation = dataset.validation_U[user : user + 1]
+    return np.union1d(dataset.train_of(user), validation[validation >= 0])
