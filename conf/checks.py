@@ -80,6 +80,8 @@ def _ranges(config: Config) -> Iterator[str]:
     cutoffs = config.evaluation.cutoffs
     if not cutoffs or cutoffs[0] < 1 or list(cutoffs) != sorted(set(cutoffs)):
         yield f"evaluation.cutoffs must be ascending positive numbers, got {list(cutoffs)}"
+    if 10 not in cutoffs:
+        yield f"evaluation.cutoffs must hold 10: rounds are compared by HR@10, got {list(cutoffs)}"
 
 
 def _dataset(dataset: DatasetConfig) -> Iterator[str]:

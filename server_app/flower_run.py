@@ -1,0 +1,149 @@
+"""One run on the local SuperLink: submit it by ``flwr run``, follow it, stop it.
+
+Submitting goes through Flower's command line. Following goes through the client that
+``flwr list`` and ``flwr log`` use, in this process: a process a poll would cost a second
+of a core each time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import httpx
+from flwr.cli.utils import flwr_cli_exc_handler
+from flwr.proto.control_pb2 import ListRunsRequest, StreamLogsRequest
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+
+from conf.tree import Config
+from server_app.superlink import SuperLinkError
+from server_app.superlink_home import SuperLink, environment
+
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass(frozen=True)
+class FlowerStatus:
+    """What Flower says about a run."""
+
+    status: str
+    """``pending``, ``starting``, ``running`` or ``finished``."""
+    sub_status: str
+    """Of a finished run: ``completed``, ``failed`` or ``stopped``."""
+    details: str
+
+
+class FlowerRun:
+    """A submitted run."""
+
+    def __init__(self, client: ControlHttpClient, run_id: int, home: Path) -> None:
+        self._client, self.run_id, self._home = client, run_id, home
+
+    @classmethod
+    @contextmanager
+    def submitted(
+        cls, link: SuperLink, home: Path, app: Path, overrides: Sequence[str], config: Config
+    ) -> Iterator[FlowerRun]:
+        """Submit ``app`` with these overrides.
+
+        Raises:
+            SuperLinkError: with Flower's message when the run is not accepted.
+
+        """
+        run_id = _submit(home, app, overrides, config)
+        client = ControlHttpClient.from_server_address(
+            server_address=link.address,
+            insecure=True,
+            root_certificates=None,
+            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+        )
+        try:
+            yield cls(client, run_id, home)
+        finally:
+            client.close()
+
+    def status(self) -> FlowerStatus:
+        """Where the run stands.
+
+        Raises:
+            SuperLinkError: when the SuperLink does not answer.
+
+        """
+        with _plain_errors():
+            reply = self._client.ListRuns(ListRunsRequest(run_id=self.run_id))
+        (run,) = reply.run_dict.values()
+        return FlowerStatus(run.status.status, run.status.sub_status, run.status.details)
+
+    def log(self) -> str:
+        """Everything the run has logged; complete once the run is finished."""
+        request = StreamLogsRequest(run_id=self.run_id, after_timestamp=0.0)
+        with _plain_errors():
+            parts = [reply.log_output for reply in self._client.StreamLogs(request)]
+        return ANSI.sub("", "".join(parts))
+
+    def stop(self) -> None:
+        """Ask Flower to stop the run; a run that has finished stays as it is."""
+        _flwr(self._home, "stop", str(self.run_id), "--format", "json")
+
+
+def federation_config(config: Config) -> str:
+    """Flower's simulation settings: as many nodes as configured, a core for each worker."""
+    nodes = config.federation.num_nodes
+    workers = min(os.cpu_count() or 1, nodes)
+    return f"num-supernodes={nodes} client-resources-num-cpus=1 init-args-num-cpus={workers}"
+
+
+def _submit(home: Path, app: Path, overrides: Sequence[str], config: Config) -> int:
+    with tempfile.NamedTemporaryFile("w", suffix=".toml", dir=home, encoding="utf-8") as file:
+        # A JSON string is a TOML string; on the command line quotes inside would be refused.
+        file.write(f"overrides = {json.dumps(shlex.join(overrides), ensure_ascii=False)}\n")
+        file.flush()
+        federation = federation_config(config)
+        options = ["--run-config", file.name, "--federation-config", federation]
+        output = _flwr(home, "run", str(app), *options, "--format", "json")
+    try:
+        return int(json.loads(output[output.index("{") :])["run-id"])
+    except (ValueError, KeyError, TypeError):
+        raise SuperLinkError(f"flwr run was not accepted: {_one_line(output)}") from None
+
+
+def _flwr(home: Path, *arguments: str) -> str:
+    """Standard output of a ``flwr`` command in our home."""
+    program = str(Path(sys.executable).parent / "flwr")
+    done = subprocess.run(
+        [program, *arguments],
+        cwd=home / "empty",
+        env=environment(home),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        reason = _one_line(done.stderr or done.stdout)
+        raise SuperLinkError(f"flwr {arguments[0]} failed: {reason}")
+    return done.stdout
+
+
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    try:
+        with flwr_cli_exc_handler():
+            yield
+    except (click.ClickException, httpx.HTTPError) as error:
+        message = error.message if isinstance(error, click.ClickException) else str(error)
+        raise SuperLinkError(f"the local SuperLink does not answer: {_one_line(message)}") from None
+
+
+def _one_line(text: str) -> str:
+    return " ".join(ANSI.sub("", text).split())[-500:]

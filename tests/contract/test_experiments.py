@@ -1,0 +1,69 @@
+"""The paper's experiments hold the paper's settings, and take any strategy."""
+
+from __future__ import annotations
+
+import pytest
+
+from conf.compose import compose, options
+from conf.tree import from_json, to_json
+
+RADII = {
+    "paper_filmtrust": ("filmtrust", 0.02, 0.02),
+    "paper_lastfm_2k": ("lastfm_2k", 0.01, 0.01),
+    "paper_amazon_video": ("amazon_video", 0.01, 0.2),
+    "paper_qb_article": ("qb_article", 0.05, 0.05),
+}
+PATH = "dataset.path=/data/file"
+
+
+def test_every_experiment_is_covered() -> None:
+    assert options("experiment") == sorted(RADII)
+
+
+@pytest.mark.parametrize("experiment", sorted(RADII))
+def test_the_papers_settings(experiment: str) -> None:
+    config = compose([f"experiment={experiment}", PATH])
+    dataset, shared, private = RADII[experiment]
+    assert config.dataset.name == dataset
+    assert config.protocol.name == "paper"
+    assert (config.protocol.select, config.protocol.candidates) == ("best_test", "notebook")
+    assert (config.protocol.duplicates, config.protocol.min_interactions) == ("keep", 5)
+    assert (config.protocol.num_candidates, config.protocol.validation) == (99, False)
+    assert (config.federation.rounds, config.federation.fraction) == (100, 0.1)
+    assert (config.evaluation.every, config.evaluation.cutoffs) == (1, (5, 10, 15, 20))
+    assert config.strategy_name == "fedrecgel"
+    assert (config.strategy.server_lr, config.strategy.private_lr) == (0.001, 0.1)
+    assert (config.strategy.rho_shared, config.strategy.rho_private) == (shared, private)
+    assert (config.strategy.local_epochs, config.strategy.num_negatives) == (1, 4)
+    assert (config.model.factors, config.model.mlp_layers) == (32, 3)
+    assert from_json(to_json(config)) == config
+
+
+@pytest.mark.parametrize("experiment", sorted(RADII))
+@pytest.mark.parametrize("strategy", options("strategy"))
+def test_any_strategy_runs_in_the_papers_setting(experiment: str, strategy: str) -> None:
+    config = compose([f"experiment={experiment}", f"strategy={strategy}", PATH])
+    assert config.strategy_name == strategy
+    assert config.protocol.name == "paper"
+
+
+def test_the_baseline_differs_in_the_radii_alone() -> None:
+    baseline = compose(["experiment=paper_filmtrust", "strategy=fedncf", PATH])
+    plain = compose(["strategy=fedncf"])
+    assert baseline.strategy.server_lr == 0.001 != plain.strategy.server_lr
+    # Settings of one strategy do not reach another.
+    alone = compose(["strategy=fedavg"])
+    assert (
+        compose(["experiment=paper_filmtrust", "strategy=fedavg", PATH]).strategy == alone.strategy
+    )
+
+
+def test_the_command_line_has_the_last_word() -> None:
+    overrides = ["strategy.rho_shared=0.5", "federation.rounds=3", "protocol.select=last"]
+    config = compose(["experiment=paper_filmtrust", PATH, *overrides])
+    assert config.strategy.rho_shared == 0.5
+    assert config.strategy.rho_private == 0.02
+    assert config.federation.rounds == 3
+    assert config.protocol.select == "last"
+    other = compose(["experiment=paper_filmtrust", PATH, "dataset=file"])
+    assert (other.dataset.name, other.protocol.name) == ("file", "paper")
