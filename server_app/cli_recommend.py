@@ -1,0 +1,117 @@
+"""``fedrecgel recommend``: one user's list from a finished run on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from conf.build import ConfigError
+from server_app.cli_common import CONSOLE, run_folder
+from server_app.cli_runs import Output
+from server_app.errors import ServerError
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """A user's best items, best first."""
+
+    user: str
+    """Raw id."""
+    known: int
+    """Distinct items the user was known to have, which are left out."""
+    items: list[tuple[str, str | None, float]]
+    """Raw id, title if there is one, score."""
+
+
+def recommend(
+    run: Annotated[str, typer.Option(help="Name of a completed run, or its folder.")],
+    user: Annotated[str, typer.Option(help="The user's id as in the data file.")],
+    top: Annotated[int, typer.Option(min=1, help="Length of the list.")] = 10,
+    output: Output = None,
+) -> None:
+    """Print one user's best items that are new to him."""
+    print_recommendations(run_folder(run, output), user, top)
+
+
+def print_recommendations(folder: Path, user: str | None, top: int) -> None:
+    """Print a user's list; the first user's when none is named."""
+    found = recommendations(folder, user, top)
+    heading = f"Top {len(found.items)} for user {found.user}, without {found.known} known items"
+    CONSOLE.print(heading, markup=False, highlight=False)
+    table = Table()
+    table.add_column("rank", justify="right")
+    table.add_column("item")
+    table.add_column("score", justify="right")
+    titled = any(title for _, title, _ in found.items)
+    for rank, (item, title, score) in enumerate(found.items, start=1):
+        table.add_row(str(rank), f"{title or '?'} ({item})" if titled else item, f"{score:.3f}")
+    CONSOLE.print(table)
+
+
+def recommendations(folder: Path, user: str | None, top: int) -> Recommendation:
+    """A user's best items under the selected round of a completed run.
+
+    Raises:
+        ConfigError: for a user who is not in the data.
+        ServerError: when the run has not completed, or its data or states are gone.
+
+    """
+    from client_app.data import load_dataset, shard_bounds
+    from client_app.recommend import known_items
+    from client_app.recommend import recommend as best_items
+    from client_app.runtime import store_path
+    from client_app.user_store import UserStore
+    from conf.tree import build_strategy, from_mapping
+    from server_app.checkpoint import CheckpointStore
+    from server_app.results import load_result
+    from server_app.run_folder import read_config
+
+    load_result(folder)
+    config = from_mapping(read_config(folder))
+    config = replace(config, output=str(folder.parent), name=folder.name)
+    checkpoint = CheckpointStore(folder).load()
+    if checkpoint is None or checkpoint.selection.round is None:
+        raise ServerError(f"{folder} has no checkpoint of the selected round")
+    try:
+        dataset = load_dataset(config)
+    except ValueError as error:
+        raise ServerError(str(error)) from None
+    index = _user_index(dataset.user_ids.tolist(), user)
+    count = config.federation.num_nodes
+    shard = next(i for i in range(count) if index < shard_bounds(dataset.num_users, i, count)[1])
+    key = f"{shard:06d}-of-{count:06d}"
+    store = UserStore(store_path({}, config, key), key)
+    try:
+        ranked = best_items(
+            build_strategy(config),
+            checkpoint.best,
+            dataset,
+            store,
+            checkpoint.run_id,
+            index,
+            checkpoint.selection.round,
+            top,
+            seed=config.seed,
+        )
+    finally:
+        store.close()
+    titles = dataset.titles
+    items = [
+        (str(dataset.item_ids[i]), None if titles is None else str(titles[i]) or None, score)
+        for i, score in ranked
+    ]
+    return Recommendation(str(dataset.user_ids[index]), len(known_items(dataset, index)), items)
+
+
+def _user_index(user_ids: list[str], user: str | None) -> int:
+    if user is None:
+        return 0
+    try:
+        return user_ids.index(user)
+    except ValueError:
+        some = ", ".join(user_ids[:5])
+        raise ConfigError(f"user {user!r} is not in the prepared data (ids: {some}, …)") from None
