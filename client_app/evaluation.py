@@ -9,7 +9,7 @@ validation keeps the test item as an ordinary candidate, since it is unknown at 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,8 +36,8 @@ class RankingSums:
     item, training and validation items left out; None without full ranking.
     """
 
-    metrics: Mapping[str, float]
-    counts: Mapping[str, float]
+    metrics: dict[str, float]
+    counts: dict[str, float]
     exposure_I: IntArray | None
 
 
