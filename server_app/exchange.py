@@ -11,9 +11,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flwr.app import Message, RecordDict
+from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+NUMBER_BYTES = 8
 POLL_SHARE, POLL_MIN_S, POLL_MAX_S = 0.1, 0.005, 0.25
 
 
@@ -79,5 +80,20 @@ class Courier:
 
 
 def content_bytes(content: RecordDict) -> int:
-    """Payload of a message in bytes, without Flower's framing."""
-    return sum(record.count_bytes() for record in content.values())
+    """Payload of a message in bytes: names, values and array data, without Flower's framing.
+
+    Flower's own ``count_bytes`` raises for an empty text or an empty list.
+    """
+    total = 0
+    for record in content.values():
+        if isinstance(record, ArrayRecord):
+            total += sum(len(name) + len(array.data) for name, array in record.items())
+        else:
+            total += sum(len(name) + _value_bytes(value) for name, value in record.items())
+    return total
+
+
+def _value_bytes(value: object) -> int:
+    if isinstance(value, list):
+        return sum(_value_bytes(element) for element in value)
+    return len(value) if isinstance(value, str | bytes) else NUMBER_BYTES

@@ -79,29 +79,26 @@ def _recorded(folder: RunFolder, cfg: Config, followers: Sequence[Callback]) -> 
 
 def _begin(folder: RunFolder, cfg: Config) -> _Start:
     checkpoints = CheckpointStore(folder.path)
-    if not cfg.resume:
-        return _Start(RunState("running", uuid.uuid4().hex, 0), checkpoints, None)
-    checkpoint = checkpoints.load()
-    if checkpoint is not None and checkpoint.config_hash != config_hash(cfg):
-        raise CheckpointError(f"the checkpoint in {folder.path} was made with other settings")
-    before = _state_before(folder, checkpoint)
+    checkpoint = checkpoints.load() if cfg.resume else None
     truncate_metrics(folder.path, 0 if checkpoint is None else checkpoint.round)
-    return _Start(
-        RunState("running", before.run_id, before.incarnation + 1), checkpoints, checkpoint
-    )
+    if checkpoint is None:
+        # The first checkpoint precedes the first round, so without one no node has trained.
+        return _Start(RunState("running", uuid.uuid4().hex, 0), checkpoints, None)
+    if checkpoint.config_hash != config_hash(cfg):
+        raise CheckpointError(f"the checkpoint in {folder.path} was made with other settings")
+    incarnation = 1 + _last_incarnation(folder, checkpoint)
+    return _Start(RunState("running", checkpoint.run_id, incarnation), checkpoints, checkpoint)
 
 
-def _state_before(folder: RunFolder, checkpoint: Checkpoint | None) -> RunState:
-    """Run id and highest incarnation so far; a start that saved no checkpoint counts too."""
+def _last_incarnation(folder: RunFolder, checkpoint: Checkpoint) -> int:
+    """The highest so far: a start that ended before its first checkpoint counts too."""
     try:
         state = read_state(folder.path)
     except RunFolderError:
-        if checkpoint is None:
-            return RunState("interrupted", uuid.uuid4().hex, 0)
-        return RunState("interrupted", checkpoint.run_id, checkpoint.incarnation)
-    if checkpoint is not None and checkpoint.run_id != state.run_id:
+        return checkpoint.incarnation
+    if state.run_id != checkpoint.run_id:
         raise CheckpointError(f"the checkpoint in {folder.path} belongs to another run")
-    return state
+    return max(state.incarnation, checkpoint.incarnation)
 
 
 class _Run:
@@ -132,11 +129,10 @@ class _Run:
         cfg, statistics = self.cfg, self.cfg.evaluation.item_statistics
         for remark in remarks(cfg):
             log(WARNING, "%s", remark)
-        loop = self._loop()
+        loop = self.strategy.session = self._loop()
         if statistics:
             self.evaluator.count_items()
         popularity = self.evaluator.popularity(self.strategy) if statistics else None
-        self.strategy.session = loop
         rng = derive_rng(cfg.seed, Role.INIT_SHARED)
         shared = self.strategy.init_shared(self.directory.num_items, rng)
         self._announce(loop)

@@ -38,17 +38,7 @@ class Selection:
 
 
 def measure_of(cfg: Config) -> str | None:
-    """The metric that selects the round; None under ``select=last``.
-
-    Raises:
-        ServerError: when the measure is not among the configured cut-offs.
-
-    """
-    if 10 not in cfg.evaluation.cutoffs:
-        raise ServerError(
-            f"evaluation.cutoffs must hold 10 (rounds are compared by HR@10), "
-            f"got {cfg.evaluation.cutoffs}"
-        )
+    """The metric that selects the round; None under ``select=last``."""
     return MEASURE[cfg.protocol.select]
 
 

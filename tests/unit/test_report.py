@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from server_app.errors import ServerError
+from server_app.report import mean_sd, result_table, runs_table, standard_error
+from server_app.results import RunResult, load_result, totals_of
+
+
+def result(folder: Path, seed: int = 0, hr: float = 0.5, strategy: str = "fedncf") -> RunResult:
+    metrics = {"test/sampled/hr@10": hr, "test/sampled/ndcg@10": hr / 2}
+    return RunResult(
+        name=f"run{seed}",
+        folder=folder,
+        dataset="tiny",
+        protocol="strict",
+        strategy=strategy,
+        title="FedNCF",
+        model="neumf",
+        seed=seed,
+        num_users=100,
+        num_items=12,
+        rounds=10,
+        selected_round=7,
+        select="best_validation",
+        early_stopped=False,
+        metrics=metrics,
+        counts=dict.fromkeys(metrics, 100.0),
+        popularity={"test/sampled/hr@10": 0.25},
+    )
+
+
+def text_of(table: Table) -> str:
+    console = Console(file=io.StringIO(), width=240)
+    console.print(table)
+    return str(console.file.getvalue())  # type: ignore[attr-defined]
+
+
+def test_standard_error_of_a_hit_rate() -> None:
+    """sqrt(0.5 * 0.5 / 100) = 0.05."""
+    assert standard_error(0.5, 100) == pytest.approx(0.05)
+
+
+def test_a_result_stands_beside_popularity_under_its_protocol(tmp_path: Path) -> None:
+    text = text_of(result_table(result(tmp_path)))
+    assert "50.00 ± 5.00" in text
+    assert "25.00 ± 4.33" in text  # sqrt(0.25 * 0.75 / 100) = 0.0433
+    assert "popularity" in text
+    assert "protocol strict" in text
+    assert "round 7 of 10, best HR@10 on validation" in text
+
+
+def test_a_value_that_is_absent_is_a_dash(tmp_path: Path) -> None:
+    row = next(
+        line for line in text_of(result_table(result(tmp_path))).splitlines() if "fedncf" in line
+    )
+    assert row.count("–") == 4  # full HR, full NDCG, coverage, popularity share
+
+
+def test_mean_and_standard_deviation() -> None:
+    """Of 50, 52 and 54 per cent: mean 52, sample standard deviation 2."""
+    assert mean_sd([0.50, 0.52, 0.54]) == "52.00 ± 2.00"
+    assert mean_sd([0.5]) == "50.00"
+    assert mean_sd([0.5, None]) == "–"
+    assert mean_sd([]) == "–"
+
+
+def test_runs_are_grouped_over_seeds(tmp_path: Path) -> None:
+    runs = [result(tmp_path, seed, hr) for seed, hr in ((0, 0.5), (1, 0.52), (2, 0.54))]
+    text = text_of(runs_table([*runs, result(tmp_path, strategy="fedmf", hr=0.4)]))
+    rows = [line for line in text.splitlines() if "tiny" in line]
+    assert len(rows) == 3
+    assert "fedmf" in rows[0] and "40.00" in rows[0]
+    assert "fedncf" in rows[1] and "0,1,2" in rows[1] and "52.00 ± 2.00" in rows[1]
+    assert "popularity" in rows[2] and "25.00 ± 0.00" in rows[2]
+
+
+def test_results_survive_the_file(tmp_path: Path) -> None:
+    saved = result(tmp_path)
+    saved.save()
+    assert load_result(tmp_path) == saved
+
+
+def test_missing_and_foreign_results_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ServerError, match="has not completed"):
+        load_result(tmp_path)
+    (tmp_path / "result.json").write_text(json.dumps({"metrics": {}}))
+    with pytest.raises(ServerError, match="not a result"):
+        load_result(tmp_path)
+
+
+def test_totals() -> None:
+    """Two rounds of 10 users in 2 and 3 seconds: 20 users in 5 seconds, 4 a second."""
+    lines = [
+        {"round": r, "num_users": 10, "bytes_up": 5, "seconds": {"train": s, "server": 0.5}}
+        for r, s in ((1, 2.0), (2, 3.0))
+    ]
+    totals = totals_of(lines)
+    assert totals["num_users"] == 20
+    assert totals["bytes_up"] == 10
+    assert totals["seconds_server"] == 1.0
+    assert totals["users_per_second"] == pytest.approx(4.0)
+    assert "round" not in totals
