@@ -62,6 +62,7 @@ class FedAvg(RecStrategy):
 
     Config: ClassVar[type[StrategyConfig]] = FedAvgConfig
     title: ClassVar[str] = "FedAvg (arXiv 1602.05629)"
+    update_kind: ClassVar[Literal["gradient", "delta"]] = "delta"
     config: FedAvgConfig
 
     # ---- client half ---------------------------------------------------------------------
