@@ -69,7 +69,7 @@ def _check_size(split: Split, num_candidates: int) -> None:
     most, num_items = int(own_U.max()), len(split.item_ids)
     if num_items - most < num_candidates:
         raise DataError(
-            f"user {split.user_ids[own_U.argmax()]!r} has {most} of the {num_items} items, so "
+            f"user {str(split.user_ids[own_U.argmax()])!r} has {most} of the {num_items} items, so "
             f"only {num_items - most} are left to rank against; lower "
             f"protocol.num_candidates={num_candidates}"
         )

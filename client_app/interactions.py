@@ -72,7 +72,10 @@ def _check_rows(rows: Rows, config: DatasetConfig, path: str) -> None:
     if rows.bad and config.bad_rows == "error":
         line, what = rows.bad[0]
         more = f" (and {len(rows.bad) - 1} more bad rows)" if len(rows.bad) > 1 else ""
-        raise DataError(f"{path}:{line}: {what}{more}; dataset.bad_rows=skip leaves bad rows out")
+        hint = "dataset.bad_rows=skip leaves bad rows out"
+        if line == 1 and len(rows.bad) == 1 and not config.header:
+            hint = "for a line of column names dataset.header=true"
+        raise DataError(f"{path}:{line}: {what}{more}; {hint}")
     if not len(rows.users):
         skipped = f"; {len(rows.bad)} bad rows were left out" if rows.bad else ""
         raise DataError(f"{path}: no rows{skipped}")

@@ -58,7 +58,6 @@ def _read_fast(text: str, layout: Layout, separator: str, needs_rating: bool) ->
             dtype={at: object for at in range(layout.num_fields) if at not in numeric},
             na_filter=False,
             quoting=_quoting(layout),
-            float_precision="round_trip",
             low_memory=False,
         )
     except (pd.errors.ParserError, pd.errors.EmptyDataError):

@@ -1,0 +1,87 @@
+"""Candidates of sampled evaluation: outside the user's items, distinct, the same everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from client_app.candidates import TEST_STREAM, VALIDATION_STREAM, derived, notebook
+from client_app.errors import DataError
+from client_app.interactions import Interactions
+from client_app.split import Split, split
+from conf.tree import ProtocolConfig
+from models.rng import Role, derive_rng
+from models.types import IntArray
+
+NUM_USERS, NUM_ITEMS = 12, 60
+
+
+def small_split(num_users: int = NUM_USERS) -> Split:
+    """User u has items u, u + 3, u + 6, … below ``NUM_ITEMS``: about a third of them."""
+    pairs = [(u, i) for u in range(num_users) for i in range(u, NUM_ITEMS, 3)]
+    users, items = np.array(pairs, dtype=np.int64).T
+    user_ids = np.array([f"u{n}" for n in range(num_users)])
+    item_ids = np.array([f"i{n}" for n in range(NUM_ITEMS)])
+    data = Interactions(users, items, items, user_ids, item_ids, {})
+    return split(data, ProtocolConfig(name="strict"), "small")
+
+
+@pytest.mark.parametrize("draw", [lambda s, c: derived(s, c, TEST_STREAM), notebook])
+def test_candidates_are_distinct_sorted_and_outside_all_of_the_users_rows(
+    draw: Callable[[Split, int], IntArray],
+) -> None:
+    parts = small_split()
+    candidates = draw(parts, 20)
+    assert candidates.shape == (NUM_USERS, 20)
+    assert candidates.dtype == np.int64
+    for user, row in enumerate(candidates.tolist()):
+        own = parts.own_items[parts.own_indptr[user] : parts.own_indptr[user + 1]]
+        assert row == sorted(set(row))
+        assert set(row) <= set(range(NUM_ITEMS)) - set(own.tolist())
+
+
+def test_a_users_candidates_do_not_depend_on_the_other_users() -> None:
+    few, many = small_split(4), small_split()
+    np.testing.assert_array_equal(derived(few, 20, TEST_STREAM), derived(many, 20, TEST_STREAM)[:4])
+
+
+def test_test_and_validation_have_streams_of_their_own() -> None:
+    parts = small_split()
+    test, validation = (derived(parts, 20, s) for s in (TEST_STREAM, VALIDATION_STREAM))
+    assert (test != validation).any(axis=1).all()
+
+
+def test_candidates_come_from_the_stated_stream() -> None:
+    """Ranks drawn from (42, EVAL_NEGATIVES, user, stream) count the items the user lacks."""
+    parts = small_split()
+    own = set(range(5, NUM_ITEMS, 3))
+    lacking = [item for item in range(NUM_ITEMS) if item not in own]
+    rng = derive_rng(42, Role.EVAL_NEGATIVES, 5, 1)
+    ranks = rng.choice(len(lacking), 7, replace=False, shuffle=False)
+    expected = sorted(lacking[rank] for rank in ranks)
+    assert derived(parts, 7, VALIDATION_STREAM)[5].tolist() == expected
+
+
+def test_the_global_generators_are_left_alone() -> None:
+    import random
+
+    random.seed(1)
+    before = random.getstate()
+    notebook(small_split(), 20)
+    assert random.getstate() == before
+
+
+@pytest.mark.parametrize("draw", [lambda s, c: derived(s, c, TEST_STREAM), notebook])
+def test_a_catalogue_that_is_too_small_names_the_key(
+    draw: Callable[[Split, int], IntArray],
+) -> None:
+    """User u0 has 20 of the 60 items, so 40 are left: enough for 40, not for 41."""
+    assert draw(small_split(), 40).shape == (NUM_USERS, 40)
+    message = (
+        r"user 'u0' has 20 of the 60 items, so only 40 are left to rank against; "
+        r"lower protocol\.num_candidates=41"
+    )
+    with pytest.raises(DataError, match=message):
+        draw(small_split(), 41)
