@@ -6,7 +6,6 @@ is wrong, 130 stopped by Ctrl-C.
 
 from __future__ import annotations
 
-import logging
 import sys
 from importlib.metadata import version
 from typing import Annotated
@@ -24,6 +23,7 @@ app = typer.Typer(
     help="Federated recommendation on Flower: train, compare and use recommenders.",
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 app.command(epilog=cli_run.EXAMPLES)(cli_run.run)
@@ -31,6 +31,8 @@ app.command()(cli_runs.runs)
 app.command()(cli_recommend.recommend)
 app.command()(cli_runs.strategies)
 app.command()(cli_runs.stop)
+
+INTERRUPTED = 130
 
 
 def _version(asked: bool) -> None:
@@ -54,15 +56,15 @@ def main() -> None:
 
 def run_command(arguments: list[str]) -> int:
     """Run one command line; errors become one line on standard error and an exit status."""
-    # Flower logs to standard error as it goes; here the console tells the story.
-    logging.getLogger("flwr").setLevel(logging.WARNING)
     try:
         return int(app(arguments, prog_name="fedrecgel", standalone_mode=False) or 0)
     except click.ClickException as error:
         error.show()
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        return _fail("stopped", 130)
+        return _fail("stopped", INTERRUPTED)
+    except InterruptedError as error:
+        return _fail(str(error), INTERRUPTED)
     except ConfigError as error:
         return _fail(str(error), 2)
     except (ServerError, OSError) as error:

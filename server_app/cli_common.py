@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from rich.console import Console
@@ -14,6 +15,14 @@ ERRORS = Console(stderr=True)
 if not CONSOLE.is_terminal:
     # A pipe or file has no width: rich would fold tables at 80 columns.
     CONSOLE.width = 140
+
+
+def quiet_flower() -> None:
+    """Keep Flower's informative log lines of this process off the terminal."""
+    # Importing Flower's logger sets its level, so it has to come first.
+    from flwr.common.logger import FLOWER_LOGGER
+
+    FLOWER_LOGGER.setLevel(logging.WARNING)
 
 
 def runs_root(output: str | None) -> Path:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,13 +14,14 @@ from rich.console import Console
 from conf.tree import Config
 from server_app import superlink
 from server_app.callbacks import METRICS, read_metrics
+from server_app.cli_common import quiet_flower
 from server_app.errors import RunFolderError, ServerError
 from server_app.flower_run import FlowerRun, FlowerStatus
 from server_app.progress import RoundProgress
 from server_app.results import RunResult, load_result
-from server_app.run_folder import read_state
+from server_app.run_folder import LOCK, is_locked, read_state
 from server_app.staging import stage
-from server_app.superlink_home import home_folder
+from server_app.superlink_home import command_line, home_folder
 
 POLL_S, STATUS_S, STOP_S = 0.25, 1.0, 30.0
 LOG = "flwr.log"
@@ -35,6 +39,7 @@ def launch(overrides: Sequence[str], config: Config, console: Console) -> RunRes
         KeyboardInterrupt: after the run was stopped by Ctrl-C.
 
     """
+    quiet_flower()
     label = f"{config.strategy_name} on {config.dataset.name}, seed {config.seed}"
     with RoundProgress(label, config.federation.rounds, console) as progress:
         if config.federation.grid == "local":
@@ -57,7 +62,7 @@ def _by_flower(overrides: Sequence[str], config: Config, progress: RoundProgress
             status = _follow(run, folder, progress)
         except KeyboardInterrupt:
             run.stop()
-            _await_end(run)
+            _end_process(folder)
             raise
         log = _keep_log(run, folder, home)
     if status.sub_status != "completed":
@@ -67,7 +72,9 @@ def _by_flower(overrides: Sequence[str], config: Config, progress: RoundProgress
 
 def _follow(run: FlowerRun, folder: Path, progress: RoundProgress) -> FlowerStatus:
     """Show every round until Flower says that the run is finished."""
-    seen, size, asked = 0, -1, 0.0
+    # Lines that are there already belong to the part that a resumed run continues.
+    seen = max((int(str(r["round"])) for r in read_metrics(folder)), default=0)
+    size, asked = -1, 0.0
     while True:
         status = None
         if time.monotonic() - asked >= STATUS_S:
@@ -88,10 +95,25 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else -1
 
 
-def _await_end(run: FlowerRun) -> None:
+def _end_process(folder: Path) -> None:
+    """End the process that still trains a stopped run, and wait until it is gone.
+
+    Flower marks the run as stopped at once, but its process notices at its next heartbeat
+    only. Until then it holds the run's lock, which names it.
+    """
     deadline = time.monotonic() + STOP_S
-    while run.status().status != "finished" and time.monotonic() < deadline:
-        time.sleep(POLL_S)
+    while folder.is_dir() and is_locked(folder) and time.monotonic() < deadline:
+        pid = lock_holder(folder)
+        if pid is not None and "flwr-simulation" in command_line(pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        time.sleep(1.0)
+
+
+def lock_holder(folder: Path) -> int | None:
+    """Process id that the run's lock names."""
+    word = (folder / LOCK).read_text().split()[-1:]
+    return int(word[0]) if word and word[0].isdecimal() else None
 
 
 def _keep_log(run: FlowerRun, folder: Path, home: Path) -> Path:
@@ -110,4 +132,4 @@ def _first_error(folder: Path, status: FlowerStatus) -> str:
     if status.sub_status == "stopped":
         text = "the run was stopped"
     lines = (text or status.details or "the run failed without a reason").strip().splitlines()
-    return lines[0]
+    return lines[0].removeprefix("Simulation failed with exception: ")

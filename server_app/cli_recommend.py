@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from conf.build import ConfigError
-from server_app.cli_common import CONSOLE, run_folder
+from server_app.cli_common import CONSOLE, quiet_flower, run_folder
 from server_app.cli_runs import Output
 from server_app.errors import ServerError
 
@@ -70,6 +70,7 @@ def recommendations(folder: Path, user: str | None, top: int) -> Recommendation:
     from server_app.results import load_result
     from server_app.run_folder import read_config
 
+    quiet_flower()
     load_result(folder)
     config = from_mapping(read_config(folder))
     config = replace(config, output=str(folder.parent), name=folder.name)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from client_app.files import file_on_disk
 from conf.compose import compose
 from conf.overrides import absolute_overrides, as_overrides, assignment, default_runs
-from conf.tree import Config, ConfigError, from_mapping, remarks, to_mapping
+from conf.tree import Config, ConfigError, from_mapping, remarks, to_json, to_mapping
 from server_app.cli_common import CONSOLE, parse_seeds, run_folder
-from server_app.cli_launch import launch
-from server_app.report import result_table, runs_table
-from server_app.results import RunResult
-from server_app.run_folder import read_config, with_defaults
+
+if TYPE_CHECKING:
+    from server_app.results import RunResult
 
 EXAMPLES = """\
 Examples:
@@ -50,13 +50,28 @@ def run(
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="Several seeds in turn: 0,1,2")] = None,
 ) -> None:
-    """Train a strategy, rank the held-out items and print the result."""
+    """Train a strategy, rank the held-out items and print the result.
+
+    OVERRIDES are settings as key=value: groups (dataset, protocol, model, strategy, engine,
+    federation, evaluation, experiment) and keys (federation.rounds=20). Without any, FedRecGEL
+    trains on MovieLens-100K.
+    """
     plans = plan(list(overrides or []), name, resume, seeds)
+    # Torch, Flower and their kin are imported once the command line is known to be right.
+    from server_app.cli_launch import launch
+    from server_app.report import result_table, runs_table
+
     for remark in remarks(plans[0].config):
         CONSOLE.print(f"Note: {remark}", style="yellow", markup=False)
     results = []
     for each in plans:
-        results.append(launch(each.overrides, each.config, CONSOLE))
+        try:
+            results.append(launch(each.overrides, each.config, CONSOLE))
+        except KeyboardInterrupt:
+            folder = Path(each.config.output) / str(each.config.name)
+            raise InterruptedError(
+                f"stopped; continue with: fedrecgel run --resume {shlex.quote(str(folder))}"
+            ) from None
         CONSOLE.print(result_table(results[-1]))
     if len(results) > 1:
         CONSOLE.print(runs_table(results))
@@ -101,12 +116,33 @@ def _planned(overrides: list[str], name: str | None, seed: int | None) -> Plan:
 
 def _placed(config: Config) -> Config:
     """The configuration with output folder and name; the name's folder is reserved."""
+    from server_app.run_folder import with_defaults
+
     root = config.output or default_runs(Path.cwd() / "runs")
-    return with_defaults(from_mapping({**to_mapping(config), "output": root}))
+    placed = with_defaults(from_mapping({**to_mapping(config), "output": root}))
+    check_folder(placed)
+    return placed
+
+
+def check_folder(config: Config) -> None:
+    """Refuse a name that is taken, or a resume that cannot continue, before anything starts."""
+    from server_app.run_folder import CONFIG, LOCK, check_resumable, read_config
+
+    folder = Path(config.output) / str(config.name)
+    if config.resume:
+        check_resumable(read_config(folder), json.loads(to_json(config)))
+    elif folder.is_dir() and any(entry.name != LOCK for entry in folder.iterdir()):
+        kind = "a run already" if (folder / CONFIG).exists() else "other files"
+        raise ConfigError(
+            f"name={config.name}: {folder} holds {kind}; choose another name"
+            + (f", or continue it with --resume {config.name}" if kind == "a run already" else "")
+        )
 
 
 def _resumed(run: str) -> list[str]:
     """Overrides of an earlier run, so that a resume need not repeat them."""
+    from server_app.run_folder import read_config
+
     folder = run_folder(run, None)
     config = from_mapping(read_config(folder))
     where = [assignment("name", folder.name), assignment("output", str(folder.parent))]

@@ -97,8 +97,22 @@ def is_ours(link: SuperLink, home: Path) -> bool:
 
     Process ids are reused, so the command line is compared.
     """
-    command = _command_line(link.pid)
+    command = command_line(link.pid)
     return "flower-superlink" in command and str(home / "state.db") in command
+
+
+def command_line(pid: int) -> str:
+    """Command line of a process; empty when it is gone or a zombie."""
+    proc = Path(f"/proc/{pid}/cmdline")
+    if Path("/proc/self/cmdline").exists():
+        try:
+            return proc.read_text().replace("\0", " ")
+        except (FileNotFoundError, ProcessLookupError):
+            return ""
+    shown = subprocess.run(
+        ["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
+    return shown.stdout
 
 
 def versions() -> str:
@@ -119,19 +133,6 @@ def locked(home: Path) -> Iterator[None]:
     with (home / "lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
-
-
-def _command_line(pid: int) -> str:
-    proc = Path(f"/proc/{pid}/cmdline")
-    if Path("/proc/self/cmdline").exists():
-        try:
-            return proc.read_text().replace("\0", " ")
-        except (FileNotFoundError, ProcessLookupError):
-            return ""
-    shown = subprocess.run(
-        ["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False
-    )
-    return shown.stdout
 
 
 def _replace(path: Path, text: str) -> None:
