@@ -19,6 +19,7 @@ from conf.tree import FederationConfig
 from models.types import IntArray
 from server_app.errors import NodeError
 from server_app.exchange import Courier
+from server_app.shards import check_catalogue, owners, same_shard
 from strategies import wire
 from strategies.codec import WireError
 from strategies.messages import HELLO, Header, HelloReply
@@ -120,7 +121,7 @@ class NodeDirectory:
         self._seen |= replies.keys()
         for node_id, reply in replies.items():
             known = self._hello.get(reply.shard_key)
-            if known is None or not _same_shard(known, reply):
+            if known is None or not same_shard(known, reply):
                 self._refuse([node_id], f"shard {reply.shard_key!r} is not the one of this run")
             else:
                 self._node_of[reply.shard_key] = node_id
@@ -186,49 +187,3 @@ class NodeDirectory:
             f"{cfg.register_timeout_s:g} s ({online} online): start the missing nodes, lower "
             "federation.num_nodes or raise federation.register_timeout_s"
         )
-
-
-def check_catalogue(shards: Mapping[str, HelloReply]) -> None:
-    """Raise NodeError unless all shards agree on the catalogue and its size."""
-    first_key, *others = shards
-    first = shards[first_key]
-    for key in others:
-        reply = shards[key]
-        if (reply.catalogue, reply.num_items) != (first.catalogue, first.num_items):
-            raise NodeError(
-                f"shards {first_key!r} and {key!r} have different catalogues "
-                f"({first.num_items} and {reply.num_items} items, {first.catalogue} and "
-                f"{reply.catalogue}): prepare both from the same one"
-            )
-
-
-def owners(shards: Mapping[str, HelloReply]) -> IntArray:
-    """Position of the owning shard of each user (N,).
-
-    Raises:
-        NodeError: unless the shards' users are exactly 0..N-1, each once.
-
-    """
-    users = np.concatenate([reply.users for reply in shards.values()])
-    shard = np.repeat(np.arange(len(shards)), [len(reply.users) for reply in shards.values()])
-    order = np.argsort(users, kind="stable")
-    ascending, keys = users[order], tuple(shards)
-    twice = np.flatnonzero(np.diff(ascending) == 0)
-    if len(twice):
-        first, second = shard[order[twice[0]]], shard[order[twice[0] + 1]]
-        raise NodeError(
-            f"user {ascending[twice[0]]} is on shards {keys[first]!r} and {keys[second]!r}"
-        )
-    wrong = np.flatnonzero(ascending != np.arange(len(ascending)))
-    if not len(ascending) or len(wrong):
-        gap = int(wrong[0]) if len(wrong) else 0
-        raise NodeError(f"no shard hosts user {gap}: the shards do not cover all users")
-    return shard[order].astype(np.int64)
-
-
-def _same_shard(known: HelloReply, reply: HelloReply) -> bool:
-    return (
-        known.catalogue == reply.catalogue
-        and known.data == reply.data
-        and np.array_equal(known.users, reply.users)
-    )

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from logging import WARNING
 
 from flwr.common.logger import log
@@ -16,9 +11,8 @@ from flwr.serverapp import Grid
 from conf.fingerprint import code_fingerprint
 from conf.tree import Config, build_strategy, remarks, to_json
 from models.rng import Role, derive_rng
-from server_app.callbacks import Callback, MetricsLog, RunInfo, read_metrics, truncate_metrics
-from server_app.checkpoint import Checkpoint, CheckpointStore, fingerprint
-from server_app.errors import CheckpointError, RunFolderError
+from server_app.callbacks import Callback, MetricsLog, RunInfo, read_metrics
+from server_app.errors import CheckpointError
 from server_app.evaluator import Evaluator
 from server_app.exchange import Courier
 from server_app.gather import Gatherer
@@ -26,7 +20,9 @@ from server_app.nodes import NodeDirectory
 from server_app.ranking import Ranking
 from server_app.results import RunResult, totals_of
 from server_app.rounds import Identity, RoundLoop, Tools
-from server_app.run_folder import RunFolder, RunState, fixed_settings, read_state, with_defaults
+from server_app.run_folder import RunFolder, with_defaults
+from server_app.snapshot import fingerprint
+from server_app.start import Start, config_hash, recorded
 from server_app.trainer import Trainer
 from strategies.base import RecStrategy
 from strategies.codec import to_arrays
@@ -44,61 +40,11 @@ def run_server(grid: Grid, cfg: Config, callbacks: Sequence[Callback] = ()) -> R
     cfg = with_defaults(cfg)
     with RunFolder.opened(cfg) as folder:
         followers = [MetricsLog(folder.path), *callbacks]
-        with _recorded(folder, cfg, followers) as start:
+        with recorded(folder, cfg, followers) as start:
             result = _Run(grid, cfg, folder, start, followers).execute()
         for callback in followers:
             callback.on_end(result)
         return result
-
-
-@dataclass(frozen=True)
-class _Start:
-    """A start of the run: fresh, or from a checkpoint."""
-
-    state: RunState
-    checkpoints: CheckpointStore
-    resume_from: Checkpoint | None
-
-
-@contextmanager
-def _recorded(folder: RunFolder, cfg: Config, followers: Sequence[Callback]) -> Iterator[_Start]:
-    """Keep ``state.json`` true: running, then completed or failed with the error's text."""
-    start = _begin(folder, cfg)
-    state = start.state
-    folder.write_state(state)
-    try:
-        yield start
-    except BaseException as error:
-        text = f"{type(error).__name__}: {error}"
-        folder.write_state(RunState("failed", state.run_id, state.incarnation, text))
-        for callback in followers:
-            callback.on_failure(error)
-        raise
-    folder.write_state(RunState("completed", state.run_id, state.incarnation))
-
-
-def _begin(folder: RunFolder, cfg: Config) -> _Start:
-    checkpoints = CheckpointStore(folder.path)
-    checkpoint = checkpoints.load() if cfg.resume else None
-    truncate_metrics(folder.path, 0 if checkpoint is None else checkpoint.round)
-    if checkpoint is None:
-        # The first checkpoint precedes the first round, so without one no node has trained.
-        return _Start(RunState("running", uuid.uuid4().hex, 0), checkpoints, None)
-    if checkpoint.config_hash != config_hash(cfg):
-        raise CheckpointError(f"the checkpoint in {folder.path} was made with other settings")
-    incarnation = 1 + _last_incarnation(folder, checkpoint)
-    return _Start(RunState("running", checkpoint.run_id, incarnation), checkpoints, checkpoint)
-
-
-def _last_incarnation(folder: RunFolder, checkpoint: Checkpoint) -> int:
-    """The highest so far: a start that ended before its first checkpoint counts too."""
-    try:
-        state = read_state(folder.path)
-    except RunFolderError:
-        return checkpoint.incarnation
-    if state.run_id != checkpoint.run_id:
-        raise CheckpointError(f"the checkpoint in {folder.path} belongs to another run")
-    return max(state.incarnation, checkpoint.incarnation)
 
 
 class _Run:
@@ -109,7 +55,7 @@ class _Run:
         grid: Grid,
         cfg: Config,
         folder: RunFolder,
-        start: _Start,
+        start: Start,
         callbacks: Sequence[Callback],
     ) -> None:
         self.cfg, self.folder, self.start, self.callbacks = cfg, folder, start, callbacks
@@ -210,12 +156,6 @@ class _Run:
             popularity=None if popularity is None else popularity.metrics,
             totals=totals_of(read_metrics(self.folder.path)),
         )
-
-
-def config_hash(cfg: Config) -> str:
-    """Hash of the settings that decide a run's results."""
-    settings = json.dumps(fixed_settings(cfg), sort_keys=True)
-    return hashlib.sha256(settings.encode()).hexdigest()
 
 
 def _differing(before: object, now: object) -> list[str]:

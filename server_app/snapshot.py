@@ -1,0 +1,117 @@
+"""One checkpoint as an object and as the bytes of its files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from models.types import Tensors
+from server_app.errors import CheckpointError
+from server_app.selection import Selection
+
+TENSORS, BEST, STATE = "tensors.safetensors", "best.safetensors", "state.json"
+SHARED, SERVER = "shared/", "server/"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The whole state of a run between two rounds."""
+
+    round: int
+    run_id: str
+    incarnation: int
+    config_hash: str
+    shards: Mapping[str, Mapping[str, str]]
+    """By shard key: hash of the user indices (``users``) and of the data (``data``)."""
+    selection: Selection
+    shared: Tensors
+    server_state: Tensors
+    best: Tensors
+    """Shared parameters of the selected round; empty before the first evaluation."""
+
+    @property
+    def state_rounds(self) -> set[int]:
+        """Rounds whose private state a resume from here may ask the nodes for."""
+        selected = self.selection.round
+        return {self.round} | (set() if selected is None else {selected})
+
+
+def encode(checkpoint: Checkpoint) -> dict[str, bytes]:
+    """The content of a checkpoint's files by name; equal states give equal bytes."""
+    prefixed = {SHARED + n: t for n, t in checkpoint.shared.items()}
+    prefixed |= {SERVER + n: t for n, t in checkpoint.server_state.items()}
+    files = {TENSORS: _pack(prefixed), BEST: _pack(checkpoint.best)}
+    state: dict[str, object] = {
+        "round": checkpoint.round,
+        "run_id": checkpoint.run_id,
+        "incarnation": checkpoint.incarnation,
+        "config_hash": checkpoint.config_hash,
+        "shards": {key: dict(shard) for key, shard in checkpoint.shards.items()},
+        "selection": checkpoint.selection.to_json(),
+        "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
+    }
+    state["digest"] = _state_digest(state)
+    return {**files, STATE: json.dumps(state, indent=2).encode()}
+
+
+def _pack(tensors: Tensors) -> bytes:
+    # safetensors refuses views and shared memory; contiguous copies are neither.
+    return save({n: t.detach().contiguous().clone() for n, t in sorted(tensors.items())})
+
+
+def _read_tensors(path: Path, sha256: str) -> Tensors:
+    data = path.read_bytes()
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise CheckpointError(f"{path} is damaged: its hash does not match")
+    return load(data)
+
+
+def _split(tensors: Tensors) -> dict[str, Tensors]:
+    return {
+        prefix: {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+        for prefix in (SHARED, SERVER)
+    }
+
+
+def _state_digest(state: Mapping[str, object]) -> str:
+    content = {key: value for key, value in state.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """Read one checkpoint folder.
+
+    Raises:
+        CheckpointError: naming the file that is missing or damaged.
+
+    """
+    try:
+        state = json.loads((folder / STATE).read_bytes())
+        if state["digest"] != _state_digest(state):
+            raise CheckpointError(f"{folder / STATE} is damaged: its hash does not match")
+        tensors = _split(_read_tensors(folder / TENSORS, state["sha256"][TENSORS]))
+        best = _read_tensors(folder / BEST, state["sha256"][BEST])
+        return Checkpoint(
+            round=state["round"],
+            run_id=state["run_id"],
+            incarnation=state["incarnation"],
+            config_hash=state["config_hash"],
+            shards=state["shards"],
+            selection=Selection(**state["selection"]),
+            shared=tensors[SHARED],
+            server_state=tensors[SERVER],
+            best=best,
+        )
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise CheckpointError(f"{folder} is damaged: {type(error).__name__}: {error}") from error
+
+
+def fingerprint(data: bytes) -> str:
+    """Short hash for comparing assignments."""
+    return hashlib.sha256(data).hexdigest()[:16]

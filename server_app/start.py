@@ -1,0 +1,72 @@
+"""How a run starts, fresh or from its last checkpoint, and what its ``state.json`` says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from conf.tree import Config
+from server_app.callbacks import Callback, truncate_metrics
+from server_app.checkpoint import Checkpoint, CheckpointStore
+from server_app.errors import CheckpointError, RunFolderError
+from server_app.run_folder import RunFolder, RunState, fixed_settings, read_state
+
+
+@dataclass(frozen=True)
+class Start:
+    """A start of the run: fresh, or from a checkpoint."""
+
+    state: RunState
+    checkpoints: CheckpointStore
+    resume_from: Checkpoint | None
+
+
+@contextmanager
+def recorded(folder: RunFolder, cfg: Config, followers: Sequence[Callback]) -> Iterator[Start]:
+    """Keep ``state.json`` true: running, then completed or failed with the error's text."""
+    start = _begin(folder, cfg)
+    state = start.state
+    folder.write_state(state)
+    try:
+        yield start
+    except BaseException as error:
+        text = f"{type(error).__name__}: {error}"
+        folder.write_state(RunState("failed", state.run_id, state.incarnation, text))
+        for callback in followers:
+            callback.on_failure(error)
+        raise
+    folder.write_state(RunState("completed", state.run_id, state.incarnation))
+
+
+def _begin(folder: RunFolder, cfg: Config) -> Start:
+    checkpoints = CheckpointStore(folder.path)
+    checkpoint = checkpoints.load() if cfg.resume else None
+    truncate_metrics(folder.path, 0 if checkpoint is None else checkpoint.round)
+    if checkpoint is None:
+        # The first checkpoint precedes the first round, so without one no node has trained.
+        return Start(RunState("running", uuid.uuid4().hex, 0), checkpoints, None)
+    if checkpoint.config_hash != config_hash(cfg):
+        raise CheckpointError(f"the checkpoint in {folder.path} was made with other settings")
+    incarnation = 1 + _last_incarnation(folder, checkpoint)
+    return Start(RunState("running", checkpoint.run_id, incarnation), checkpoints, checkpoint)
+
+
+def _last_incarnation(folder: RunFolder, checkpoint: Checkpoint) -> int:
+    """The highest so far: a start that ended before its first checkpoint counts too."""
+    try:
+        state = read_state(folder.path)
+    except RunFolderError:
+        return checkpoint.incarnation
+    if state.run_id != checkpoint.run_id:
+        raise CheckpointError(f"the checkpoint in {folder.path} belongs to another run")
+    return max(state.incarnation, checkpoint.incarnation)
+
+
+def config_hash(cfg: Config) -> str:
+    """Hash of the settings that decide a run's results."""
+    settings = json.dumps(fixed_settings(cfg), sort_keys=True)
+    return hashlib.sha256(settings.encode()).hexdigest()
