@@ -1,0 +1,1 @@
+"""What is timed, against what, and how to rerun it."""
