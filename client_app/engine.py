@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
 import torch
@@ -66,12 +67,13 @@ def train_users(
     new_rows_UP = np.empty_like(rows_UP)
     update_block, block_users = _engine(cfg)
     for part in _slices(len(users), block_users):
-        block, block_rngs = users[part], _rngs(cfg, users[part], round_)
+        block = users[part]
+        streams = _Streams(cfg.seed, block, round_)
         with stage("drawing samples", block):
             epochs_U = [_epochs(strategy, dataset, cfg, int(user), round_) for user in block]
         with stage("training", block):
             private = state.layout.unpack(rows_UP[part])
-            result = update_block(strategy, shared, private, epochs_U, block_rngs)
+            result = update_block(strategy, shared, private, epochs_U, streams)
             new_rows_UP[part] = state.layout.pack(result.private)
         _check_rows(new_rows_UP[part], block)
         total.add(result.update)
@@ -113,8 +115,29 @@ def _slices(count: int, size: int) -> Iterator[slice]:
     return (slice(start, start + size) for start in range(0, count, size))
 
 
-def _rngs(cfg: Config, users: IntArray, round_: int) -> list[np.random.Generator]:
-    return [derive_rng(cfg.seed, Role.STRATEGY, int(user), round_) for user in users]
+class _Streams(Sequence[np.random.Generator]):
+    """The strategy's own stream of each user, made when asked for: few strategies draw."""
+
+    def __init__(self, seed: int, users: IntArray, round_: int) -> None:
+        self._seed, self._users, self._round = seed, users, round_
+        self._made: dict[int, np.random.Generator] = {}
+
+    def __len__(self) -> int:
+        return len(self._users)
+
+    @overload
+    def __getitem__(self, index: int) -> np.random.Generator: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[np.random.Generator]: ...
+    def __getitem__(
+        self, index: int | slice
+    ) -> np.random.Generator | Sequence[np.random.Generator]:
+        if isinstance(index, slice):
+            return _Streams(self._seed, self._users[index], self._round)
+        user = int(self._users[index])
+        if user not in self._made:
+            self._made[user] = derive_rng(self._seed, Role.STRATEGY, user, self._round)
+        return self._made[user]
 
 
 def _epochs(
