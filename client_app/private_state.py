@@ -19,13 +19,23 @@ class PrivateState:
     it does not depend on the node or on when it is first asked for.
     """
 
-    def __init__(self, strategy: RecStrategy, store: UserStore, run_id: str, seed: int) -> None:
+    def __init__(
+        self,
+        strategy: RecStrategy,
+        store: UserStore,
+        run_id: str,
+        seed: int,
+        *,
+        start: bool = True,
+    ) -> None:
+        """With ``start`` off the run must be in the store already, else StoreError."""
         self.store = store
         self.run_id = run_id
         self._strategy = strategy
         self._seed = seed
         self.layout = RowLayout.of(strategy.init_private(np.random.default_rng(0)))
-        store.start_run(run_id, self.layout)
+        register = store.start_run if start else store.check_run
+        register(run_id, self.layout)
 
     def rows(self, users: IntArray, as_of_round: int) -> RowBlock:
         """Rows (U, P) of users (U,) as of a round.

@@ -31,14 +31,14 @@ def recommend(
 
     Raises:
         ValueError: for a user or a ``k`` out of range.
-        StoreError: when the state of that round is not kept.
+        StoreError: when the store does not know the run, or no longer keeps that round's state.
 
     """
     if not 0 <= user < dataset.num_users:
         raise ValueError(f"user index {user} is not in 0..{dataset.num_users - 1}")
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
-    state = PrivateState(strategy, store, run_id, seed)
+    state = PrivateState(strategy, store, run_id, seed, start=False)
     private = strategy.private_parameters(state.block(np.array([user]), round_))
     scores_I = strategy.model.scores_all(shared, private)[0].double().numpy()
     items = np.setdiff1d(np.arange(dataset.num_items), known_items(dataset, user))

@@ -56,18 +56,26 @@ class UserStore:
             StoreError: when the run is there with another layout.
 
         """
-        text = layout.to_json()
+        if not self._has_run(run_id):
+            with self._file.writing() as db:
+                db.execute(ADD_RUN, (run_id, layout.to_json(), layout.row_bytes))
+        self.check_run(run_id, layout)
+
+    def check_run(self, run_id: str, layout: RowLayout) -> None:
+        """Raise StoreError unless the run is there with this layout."""
         with self._file.reading() as db:
             found = db.execute(FIND_LAYOUT, (run_id,)).fetchone()
         if found is None:
-            with self._file.writing() as db:
-                db.execute(ADD_RUN, (run_id, text, layout.row_bytes))
-                found = db.execute(FIND_LAYOUT, (run_id,)).fetchone()
-        if found != (text,):
+            raise StoreError(f"{self.path}: has no run {run_id}")
+        if found != (layout.to_json(),):
             raise StoreError(
                 f"{self.path}: run {run_id} has private rows of another layout: "
                 "the model or strategy differs from the one it was started with"
             )
+
+    def _has_run(self, run_id: str) -> bool:
+        with self._file.reading() as db:
+            return db.execute(FIND_LAYOUT, (run_id,)).fetchone() is not None
 
     def read(
         self, run_id: str, users: IntArray, as_of_round: int

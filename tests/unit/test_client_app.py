@@ -14,6 +14,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from client_app import runtime
 from client_app.recommend import known_items, recommend
+from client_app.store_file import StoreError
 from client_app.training import to_bytes
 from conf.tree import Config, to_json
 from models.types import Tensors
@@ -392,3 +393,11 @@ def test_recommend_refuses_what_is_out_of_range(cfg: Config) -> None:
             recommend(
                 node.strategy, shared, node.dataset, node.state.store, "run", user, 0, k, seed=0
             )
+
+
+def test_recommend_does_not_make_up_a_state(cfg: Config) -> None:
+    """A store that has never seen the run is an error, not a list from initial values."""
+    node, shared = tiny_run.node(cfg), tiny_run.shared(cfg)
+    store = node.state.store
+    with pytest.raises(StoreError, match="has no run other"):
+        recommend(node.strategy, shared, node.dataset, store, "other", 3, 0, 5, seed=0)
