@@ -26,6 +26,7 @@ def answer_hello(node: Node) -> RecordDict:
         data=data.fingerprint,
         catalogue=data.catalogue,
         num_items=data.num_items,
+        new_run=node.state.new_run,
     )
     return wire.encode_hello(reply)
 

@@ -17,7 +17,7 @@ from flwr.common.logger import log
 
 from client_app.answers import answer_evaluate, answer_hello, answer_item_counts
 from client_app.failures import describe
-from client_app.runtime import Node, decode_shared, open_node
+from client_app.runtime import decode_shared, open_node
 from client_app.training import answer_train
 from models.types import Tensors
 from strategies import wire
@@ -47,9 +47,10 @@ def replying(answer: Answer) -> Handler:
 @replying
 def train(message: Message, context: Context) -> RecordDict:
     """Train the cohort's users on this node."""
-    node = _node(message, context)
     decoder = _Decoder()
     request = wire.decode_downlink(message.content, decoder)
+    # A stock Flower strategy says no hello: its first request starts the run.
+    node = open_node(context.node_config, request.header, start=request.reply_weights)
     return answer_train(node, request, decoder.digest)
 
 
@@ -57,8 +58,8 @@ def train(message: Message, context: Context) -> RecordDict:
 @replying
 def evaluate(message: Message, context: Context) -> RecordDict:
     """Rank the held-out items of the node's users."""
-    node = _node(message, context)
     request = wire.decode_evaluate(message.content, _Decoder())
+    node = open_node(context.node_config, request.header, start=request.reply_means)
     return answer_evaluate(node, request)
 
 
@@ -66,14 +67,15 @@ def evaluate(message: Message, context: Context) -> RecordDict:
 @replying
 def hello(message: Message, context: Context) -> RecordDict:
     """Introduce the node."""
-    return answer_hello(_node(message, context))
+    return answer_hello(open_node(context.node_config, wire.decode_header(message.content)))
 
 
 @app.query("item_counts")
 @replying
 def item_counts(message: Message, context: Context) -> RecordDict:
     """Count the training interactions of each item."""
-    return answer_item_counts(_node(message, context))
+    header = wire.decode_header(message.content)
+    return answer_item_counts(open_node(context.node_config, header, start=False))
 
 
 class _Decoder:
@@ -84,7 +86,3 @@ class _Decoder:
     def __call__(self, record: ArrayRecord) -> Tensors:
         shared, self.digest = decode_shared(record)
         return shared
-
-
-def _node(message: Message, context: Context) -> Node:
-    return open_node(context.node_config, wire.decode_header(message.content))

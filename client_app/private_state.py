@@ -34,8 +34,10 @@ class PrivateState:
         self._strategy = strategy
         self._seed = seed
         self.layout = RowLayout.of(strategy.init_private(np.random.default_rng(0)))
-        register = store.start_run if start else store.check_run
-        register(run_id, self.layout)
+        self.new_run = start and store.start_run(run_id, self.layout)
+        """The store knew nothing of this run before."""
+        if not start:
+            store.check_run(run_id, self.layout)
 
     def rows(self, users: IntArray, as_of_round: int) -> RowBlock:
         """Rows (U, P) of users (U,) as of a round.

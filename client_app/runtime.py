@@ -76,8 +76,11 @@ _stores: Recent[tuple[Path, str], tuple[int, UserStore]] = Recent(OPEN_STORES)
 _decoded: Recent[bytes, Tensors] = Recent(DECODED)
 
 
-def open_node(node_config: Mapping[str, object], header: Header) -> Node:
+def open_node(node_config: Mapping[str, object], header: Header, *, start: bool = True) -> Node:
     """The node that ``node_config`` describes, in the run of a request's header.
+
+    A node starts a run when it introduces itself. In later requests (``start`` off) a store
+    that does not know the run is an error: going on would silently start its users afresh.
 
     Raises:
         NodeError: for other code than the server's, a missing or impossible partition-id, or
@@ -94,7 +97,7 @@ def open_node(node_config: Mapping[str, object], header: Header) -> Node:
     lo, hi = shard_bounds(dataset.num_users, index, count)
     shard_key = f"{index:06d}-of-{count:06d}"
     store = _open_store(store_path(node_config, cfg, shard_key), shard_key)
-    state = PrivateState(strategy, store, header.run_id, cfg.seed)
+    state = PrivateState(strategy, store, header.run_id, cfg.seed, start=start)
     return Node(shard_key, np.arange(lo, hi, dtype=np.int64), cfg, dataset, strategy, state)
 
 

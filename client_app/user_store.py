@@ -30,6 +30,9 @@ CROSS JOIN state ON state.run=?2 AND state.user=wanted.value AND state.round=(
 """
 
 
+LOST = "its private state was never here, or the file was removed or replaced"
+
+
 class StaleRequestError(StoreError):
     """A request that this node must not train: answered differently before, or outdated."""
 
@@ -49,24 +52,26 @@ class UserStore:
         """Close the file."""
         self._file.close()
 
-    def start_run(self, run_id: str, layout: RowLayout) -> None:
-        """Register a run, or check that its rows have this layout.
+    def start_run(self, run_id: str, layout: RowLayout) -> bool:
+        """Register a run, or check that its rows have this layout; whether it is new here.
 
         Raises:
             StoreError: when the run is there with another layout.
 
         """
-        if not self._has_run(run_id):
+        new = not self._has_run(run_id)
+        if new:
             with self._file.writing() as db:
                 db.execute(ADD_RUN, (run_id, layout.to_json(), layout.row_bytes))
         self.check_run(run_id, layout)
+        return new
 
     def check_run(self, run_id: str, layout: RowLayout) -> None:
         """Raise StoreError unless the run is there with this layout."""
         with self._file.reading() as db:
             found = db.execute(FIND_LAYOUT, (run_id,)).fetchone()
         if found is None:
-            raise StoreError(f"{self.path}: has no run {run_id}")
+            raise StoreError(f"{self.path}: has no run {run_id}: {LOST}")
         if found != (layout.to_json(),):
             raise StoreError(
                 f"{self.path}: run {run_id} has private rows of another layout: "
@@ -168,7 +173,7 @@ class UserStore:
     def _run(self, db: sqlite3.Connection, run_id: str) -> RunRow:
         run = find_run(db, run_id)
         if run is None:
-            raise StoreError(f"{self.path}: has no run {run_id}")
+            raise StoreError(f"{self.path}: has no run {run_id}: {LOST}")
         return run
 
     def _answer(self, db: sqlite3.Connection, run: RunRow, key: TrainKey) -> bytes | None:

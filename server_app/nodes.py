@@ -32,6 +32,14 @@ GONE = frozenset({ErrorCode.NODE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABL
 """Errors that say a node went away, not that it failed; another id may take its place."""
 
 
+def lost_state(shard_keys: Iterable[str]) -> str:
+    """What to say of shards whose stores know nothing of a run that they took part in."""
+    return (
+        f"shards {', '.join(sorted(shard_keys))} lost the private state of this run: restore "
+        "their stores, or start a new run"
+    )
+
+
 class NodeDirectory:
     """Maps users to shards and shards to the nodes that host them now."""
 
@@ -123,6 +131,8 @@ class NodeDirectory:
             known = self._hello.get(reply.shard_key)
             if known is None or not same_shard(known, reply):
                 self._refuse([node_id], f"shard {reply.shard_key!r} is not the one of this run")
+            elif reply.new_run:
+                self._refuse([node_id], lost_state([reply.shard_key]))
             else:
                 self._node_of[reply.shard_key] = node_id
                 log(INFO, "Shard %r is now on node %d", reply.shard_key, node_id)

@@ -16,7 +16,7 @@ from server_app.errors import CheckpointError
 from server_app.evaluator import Evaluator
 from server_app.exchange import Courier
 from server_app.gather import Gatherer
-from server_app.nodes import NodeDirectory
+from server_app.nodes import NodeDirectory, lost_state
 from server_app.ranking import Ranking
 from server_app.results import RunResult, totals_of
 from server_app.rounds import Identity, RoundLoop, Tools
@@ -102,6 +102,9 @@ class _Run:
                 "the nodes do not host the shards of the run to be resumed: users or data of "
                 + ", ".join(_differing(checkpoint.shards, shards))
             )
+        lost = [key for key, hello in self.directory.shards.items() if hello.new_run]
+        if checkpoint is not None and checkpoint.round > 0 and lost:
+            raise CheckpointError(lost_state(lost))
         identity = Identity(self.header, config_hash(self.cfg), shards)
         return RoundLoop(self.cfg, self.tools, identity, self.callbacks, checkpoint)
 

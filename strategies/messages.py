@@ -38,6 +38,8 @@ class HelloReply:
     data: str
     catalogue: str
     num_items: int
+    new_run: bool = False
+    """The node's store knew nothing of this run; for a shard that took part before, it is lost."""
 
 
 @dataclass(frozen=True)

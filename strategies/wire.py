@@ -69,13 +69,14 @@ def encode_request(header: Header) -> RecordDict:
 
 def encode_hello(reply: HelloReply) -> RecordDict:
     """Records of a hello reply."""
-    fields: dict[str, str | bytes | int] = {
+    fields: dict[str, str | bytes | int | bool] = {
         "shard-key": reply.shard_key,
         "users": pack(reply.users),
         "code": reply.code,
         "data": reply.data,
         "catalogue": reply.catalogue,
         "num-items": reply.num_items,
+        "new-run": reply.new_run,
     }
     return RecordDict({CONFIG: ConfigRecord(dict(fields))})
 
@@ -90,6 +91,7 @@ def decode_hello(content: RecordDict) -> HelloReply:
         data=get(config, "data", str),
         catalogue=get(config, "catalogue", str),
         num_items=get(config, "num-items", int),
+        new_run=get(config, "new-run", bool),
     )
 
 

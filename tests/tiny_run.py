@@ -15,7 +15,8 @@ from models.rng import Role, derive_rng
 from models.types import Tensors
 from server_app.grid import LocalGrid
 from strategies import wire
-from strategies.messages import Downlink, EvaluateRequest, Header
+from strategies.messages import HELLO, Downlink, EvaluateRequest, Header
+from strategies.wire import CONFIG
 
 NUM_USERS, NUM_ITEMS = 20, 40
 
@@ -79,10 +80,15 @@ def evaluation(
     return EvaluateRequest(head, state_round, state_round, scorer, full, tensors)
 
 
-def ask(grid: LocalGrid, kind: str, content: RecordDict, index: int = 0) -> Message:
-    """The reply of the grid's node ``index``."""
-    message = Message(content, list(grid.contexts)[index], kind)
-    (reply,) = grid.send_and_receive([message])
+def ask(
+    grid: LocalGrid, kind: str, content: RecordDict, index: int = 0, *, greet: bool = True
+) -> Message:
+    """The reply of the grid's node ``index``, which with ``greet`` was said hello before."""
+    node_id = list(grid.contexts)[index]
+    if greet and kind != HELLO and CONFIG in content.config_records:
+        hello = RecordDict({CONFIG: content.config_records[CONFIG]})
+        grid.send_and_receive([Message(hello, node_id, HELLO)])
+    (reply,) = grid.send_and_receive([Message(content, node_id, kind)])
     return reply
 
 

@@ -75,6 +75,16 @@ def test_a_run_continued_by_more_rounds(tmp_path: Path, whole: RunResult) -> Non
     equal(run(tmp_path, "resume=true", "federation.rounds=6"), whole)
 
 
+def test_resume_without_a_nodes_private_state_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, stop=3)
+    (lost, *_) = sorted((tmp_path / "runs" / "run" / "nodes").glob("*.sqlite"))
+    for file in lost.parent.glob(f"{lost.name}*"):
+        file.unlink()
+    with pytest.raises(CheckpointError, match=f"{lost.stem} lost the private state"):
+        run(tmp_path, "resume=true")
+
+
 def test_a_damaged_checkpoint_costs_rounds_but_no_bytes(tmp_path: Path, whole: RunResult) -> None:
     """Stopped after round 5, checkpoints 3 and 4 exist; 4 is damaged, so 3 is continued: the
     nodes still have the private state of round 3."""

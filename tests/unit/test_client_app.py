@@ -69,6 +69,22 @@ def test_item_counts_are_of_the_nodes_users(cfg: Config) -> None:
     np.testing.assert_array_equal(sum(counts_I), np.bincount(dataset.train_items, minlength=40))
 
 
+def test_a_lost_store_is_an_error_and_not_a_fresh_start(cfg: Config) -> None:
+    """Users whose private state is gone must not be trained from their initial state unnoticed."""
+    grid, shared, head = LocalGrid(1), tiny_run.shared(cfg), tiny_run.header(cfg)
+    greeting = wire.encode_request(head)
+    first = wire.decode_hello(content(tiny_run.ask(grid, HELLO, greeting)))
+    content(tiny_run.train(grid, tiny_run.downlink(head, shared, [1, 2])))
+    again = wire.decode_hello(content(tiny_run.ask(grid, HELLO, greeting)))
+    assert (first.new_run, again.new_run) == (True, False)
+    for path in Path(cfg.output, "tiny", "nodes").iterdir():
+        path.unlink()
+    request = wire.encode_downlink(tiny_run.downlink(head, shared, [1, 2], round_=2))
+    reason = refused(tiny_run.ask(grid, "train", request, greet=False))
+    assert "StoreError" in reason and "removed or replaced" in reason
+    assert wire.decode_hello(content(tiny_run.ask(grid, HELLO, greeting))).new_run
+
+
 def test_only_the_cohorts_rows_are_written(cfg: Config) -> None:
     grid, shared = LocalGrid(1), tiny_run.shared(cfg)
     reply = tiny_run.train(grid, tiny_run.downlink(tiny_run.header(cfg), shared, [4, 2, 11]))

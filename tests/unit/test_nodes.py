@@ -151,3 +151,16 @@ def test_a_stranger_is_not_admitted_and_asked_once() -> None:
     nodes.refresh()
     assert len(calls) == 3
     assert "'stranger' is not the one of this run" in nodes.refused[stranger]
+
+
+def test_a_restarted_node_without_its_private_state_is_not_admitted() -> None:
+    fake = FakeNodes("code-of-server")
+    fake.hello = lambda index, reply: replace(reply, new_run=True)
+    grid = LocalGrid(2, fake.app())
+    nodes = NodeDirectory(Courier(grid), HEADER, FederationConfig(num_nodes=2))
+    nodes.register()
+    old = nodes.node("shard-1")
+    new = grid.restart_node(old)
+    nodes.refresh()
+    assert nodes.node("shard-1") == old
+    assert "shard-1 lost the private state" in nodes.refused[new]
