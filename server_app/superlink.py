@@ -46,7 +46,7 @@ def ensure() -> SuperLink:
     with locked(home):
         found = read_record(home)
         if found is not None and is_ours(found, home):
-            if (found.python, found.versions) != (sys.executable, versions()):
+            if (found.prefix, found.versions) != (sys.prefix, versions()):
                 raise SuperLinkError(_foreign(found, home))
             if _healthy(found.port):
                 return found
@@ -94,7 +94,7 @@ def _launch(home: Path, port: int) -> SuperLink | None:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    started = SuperLink(process.pid, port, sys.executable, versions())
+    started = SuperLink(process.pid, port, sys.prefix, versions())
     write_record(home, started)
     deadline = time.monotonic() + START_TIMEOUT_S
     while process.poll() is None and time.monotonic() < deadline:
@@ -137,7 +137,7 @@ def _healthy(port: int) -> bool:
 
 def _foreign(found: SuperLink, home: Path) -> str:
     return (
-        f"the SuperLink in {home} (pid {found.pid}) runs on {found.python} with "
-        f"{found.versions}, this is {sys.executable} with {versions()}; "
+        f"the SuperLink in {home} (pid {found.pid}) runs in {found.prefix} with "
+        f"{found.versions}, this is {sys.prefix} with {versions()}; "
         "end it with `fedrecgel stop`, then run again"
     )

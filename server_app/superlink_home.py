@@ -30,8 +30,8 @@ class SuperLink:
 
     pid: int
     port: int
-    python: str
-    """Interpreter that runs it."""
+    prefix: str
+    """Python environment that runs it."""
     versions: str
     """Versions of flwr, ray and torch it was started with."""
 

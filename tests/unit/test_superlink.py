@@ -61,7 +61,7 @@ def fake_superlink(home: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def link(pid: int) -> SuperLink:
-    return SuperLink(pid, 50505, sys.executable, versions())
+    return SuperLink(pid, 50505, sys.prefix, versions())
 
 
 def test_the_record_is_read_back_and_names_the_connection(home: Path) -> None:
@@ -101,7 +101,7 @@ def test_stop_ends_ours(home: Path, fake_superlink: subprocess.Popen[bytes]) -> 
 def test_one_of_another_environment_is_refused(
     home: Path, fake_superlink: subprocess.Popen[bytes]
 ) -> None:
-    for change in ({"python": "/other/bin/python"}, {"versions": "flwr 1.0"}):
+    for change in ({"prefix": "/other"}, {"versions": "flwr 1.0"}):
         write_record(home, replace(link(fake_superlink.pid), **change))
         with pytest.raises(superlink.SuperLinkError, match="fedrecgel stop"):
             superlink.ensure()

@@ -1,0 +1,112 @@
+"""``fedrecgel run`` through a real SuperLink and Ray, from a CSV to a list of items."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import BINARIES, SMALL, Command
+
+from server_app.callbacks import read_metrics
+from server_app.results import load_result
+from server_app.superlink_home import command_line
+
+pytestmark = pytest.mark.e2e
+
+
+def test_run_in_ray_equals_the_run_in_process(place: Path, fedrecgel: Command) -> None:
+    ray = fedrecgel("run", *SMALL, "--name", "ray")
+    assert ray.returncode == 0, ray.stderr
+    assert "popularity" in ray.stdout
+    assert "Top 10 for user 1" in ray.stdout
+    assert f"Results: {place / 'runs' / 'ray'}" in ray.stdout
+    assert "round 2/3" in ray.stdout
+    assert "Round 3/3" in (place / "runs" / "ray" / "flwr.log").read_text()
+
+    local = fedrecgel("run", *SMALL, "federation.grid=local", "--name", "local")
+    assert local.returncode == 0, local.stderr
+    a, b = (load_result(place / "runs" / name) for name in ("ray", "local"))
+    # Same shards, same order of sums, one thread each: the same bits.
+    assert a.metrics == b.metrics
+    assert a.popularity == b.popularity
+    assert a.selected_round == b.selected_round
+    tensors = "checkpoint/round-000000003/tensors.safetensors"
+    assert (a.folder / tensors).read_bytes() == (b.folder / tensors).read_bytes()
+
+
+def test_a_run_whose_clients_fail_is_a_failed_command(place: Path, fedrecgel: Command) -> None:
+    good = (place / "ratings.csv").read_text()
+    (place / "bad.csv").write_text(good + "3,3\n")
+    number = len(good.splitlines()) + 1
+    done = fedrecgel("run", *SMALL, "dataset.path=bad.csv", "--name", "bad")
+    assert done.returncode == 1
+    assert f"bad.csv:{number}" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "flwr.log" in done.stderr
+    listed = fedrecgel("runs", "bad")
+    assert listed.returncode == 0
+    assert "status: failed" in listed.stdout
+
+
+def test_ctrl_c_stops_the_run_which_then_continues_to_the_same_bytes(
+    place: Path, environment: dict[str, str], fedrecgel: Command
+) -> None:
+    folder, long = place / "runs" / "long", [*SMALL, "federation.rounds=300"]
+    process = subprocess.Popen(
+        [str(BINARIES / "fedrecgel"), "run", *long, "--name", "long"],
+        cwd=place,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=_heed_ctrl_c,  # noqa: PLW1509
+    )
+    deadline = time.monotonic() + 120
+    while not (folder / "metrics.jsonl").exists() or len(read_metrics(folder)) < 3:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert f"continue with: fedrecgel run --resume {folder}" in error
+    # Nothing trains any more.
+    reached = len(read_metrics(folder))
+    assert 3 <= reached < 300
+    time.sleep(1.0)
+    assert len(read_metrics(folder)) == reached
+
+    assert fedrecgel("run", "--resume", "long", "federation.grid=local").returncode == 0
+    whole = fedrecgel("run", *long, "federation.grid=local", "--name", "whole")
+    assert whole.returncode == 0, whole.stderr
+    tensors = "checkpoint/round-000000300/tensors.safetensors"
+    expected = (place / "runs" / "whole" / tensors).read_bytes()
+    assert (folder / tensors).read_bytes() == expected
+
+
+def test_stop_ends_the_superlink_and_nothing_else(
+    place: Path, environment: dict[str, str], fedrecgel: Command
+) -> None:
+    start = "from server_app import superlink; print(superlink.ensure().pid)"
+    started = subprocess.run(
+        [sys.executable, "-c", start], cwd=place, env=environment, capture_output=True, check=True
+    )
+    pid = int(started.stdout)
+    assert "flower-superlink" in command_line(pid)
+    bystander = subprocess.Popen(["sleep", "60"])
+    try:
+        assert fedrecgel("stop").stdout.strip() == f"stopped pid {pid}"
+        assert command_line(pid) == ""
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+    assert fedrecgel("stop").stdout.strip() == "no SuperLink was running"
+
+
+def _heed_ctrl_c() -> None:
+    # A process started in the background of a shell would ignore it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
