@@ -4,26 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from made_up import write_interactions
-
-BINARIES = Path(sys.executable).parent
-Command = Callable[..., "subprocess.CompletedProcess[str]"]
-
-SMALL = [
-    "dataset=file",
-    "dataset.path=ratings.csv",
-    "model.factors=4",
-    "protocol.num_candidates=20",
-    "federation.rounds=3",
-    "federation.fraction=0.5",
-    "evaluation.every=2",
-    "cache=cache",
-]
+from real_commands import BINARIES, Command
 
 
 @pytest.fixture(scope="module")

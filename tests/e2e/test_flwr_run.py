@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import BINARIES
+from real_commands import BINARIES
 
 from conf.fingerprint import PACKAGES
 from server_app.superlink_home import command_line, free_port
