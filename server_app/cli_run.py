@@ -61,7 +61,9 @@ def run(
     from server_app.cli_launch import launch
     from server_app.report import result_table, runs_table
 
-    for remark in remarks(plans[0].config):
+    first = plans[0].config
+    # In this process the server itself says so.
+    for remark in remarks(first) if first.federation.grid == "ray" else ():
         CONSOLE.print(f"Note: {remark}", style="yellow", markup=False)
     results = []
     for each in plans:
