@@ -17,6 +17,7 @@ from flwr.common.logger import log
 
 from client_app.answers import answer_evaluate, answer_hello, answer_item_counts
 from client_app.failures import describe
+from client_app.private_state import UnknownRun
 from client_app.runtime import decode_shared, open_node
 from client_app.training import answer_train
 from models.types import Tensors
@@ -49,8 +50,7 @@ def train(message: Message, context: Context) -> RecordDict:
     """Train the cohort's users on this node."""
     decoder = _Decoder()
     request = wire.decode_downlink(message.content, decoder)
-    # A stock Flower strategy says no hello: its first request starts the run.
-    node = open_node(context.node_config, request.header, start=request.reply_weights)
+    node = open_node(context.node_config, request.header, unknown_run=_stock(request.reply_weights))
     return answer_train(node, request, decoder.digest)
 
 
@@ -59,7 +59,7 @@ def train(message: Message, context: Context) -> RecordDict:
 def evaluate(message: Message, context: Context) -> RecordDict:
     """Rank the held-out items of the node's users."""
     request = wire.decode_evaluate(message.content, _Decoder())
-    node = open_node(context.node_config, request.header, start=request.reply_means)
+    node = open_node(context.node_config, request.header, unknown_run=_stock(request.reply_means))
     return answer_evaluate(node, request)
 
 
@@ -67,7 +67,9 @@ def evaluate(message: Message, context: Context) -> RecordDict:
 @replying
 def hello(message: Message, context: Context) -> RecordDict:
     """Introduce the node."""
-    return answer_hello(open_node(context.node_config, wire.decode_header(message.content)))
+    header, may_start = wire.decode_hello_request(message.content)
+    unknown_run: UnknownRun = "start" if may_start else "report"
+    return answer_hello(open_node(context.node_config, header, unknown_run=unknown_run))
 
 
 @app.query("item_counts")
@@ -75,7 +77,12 @@ def hello(message: Message, context: Context) -> RecordDict:
 def item_counts(message: Message, context: Context) -> RecordDict:
     """Count the training interactions of each item."""
     header = wire.decode_header(message.content)
-    return answer_item_counts(open_node(context.node_config, header, start=False))
+    return answer_item_counts(open_node(context.node_config, header, unknown_run="refuse"))
+
+
+def _stock(request: bool) -> UnknownRun:
+    """A stock Flower strategy says no hello: its first request starts the run."""
+    return "start" if request else "refuse"
 
 
 class _Decoder:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import torch
 
@@ -10,6 +12,8 @@ from client_app.user_store import UserStore
 from models.rng import Role, derive_rng
 from models.types import IntArray, Tensors
 from strategies.base import RecStrategy
+
+UnknownRun = Literal["start", "refuse", "report"]
 
 
 class PrivateState:
@@ -26,17 +30,19 @@ class PrivateState:
         run_id: str,
         seed: int,
         *,
-        start: bool = True,
+        unknown_run: UnknownRun = "start",
     ) -> None:
-        """With ``start`` off the run must be in the store already, else StoreError."""
+        """``unknown_run``: what to do when the store does not know the run (StoreError: refuse)."""
         self.store = store
         self.run_id = run_id
         self._strategy = strategy
         self._seed = seed
         self.layout = RowLayout.of(strategy.init_private(np.random.default_rng(0)))
-        self.new_run = start and store.start_run(run_id, self.layout)
+        self.new_run = not store.has_run(run_id)
         """The store knew nothing of this run before."""
-        if not start:
+        if self.new_run and unknown_run == "start":
+            store.start_run(run_id, self.layout)
+        if unknown_run != "report" or not self.new_run:
             store.check_run(run_id, self.layout)
 
     def rows(self, users: IntArray, as_of_round: int) -> RowBlock:

@@ -38,7 +38,7 @@ def recommend(
         raise ValueError(f"user index {user} is not in 0..{dataset.num_users - 1}")
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
-    state = PrivateState(strategy, store, run_id, seed, start=False)
+    state = PrivateState(strategy, store, run_id, seed, unknown_run="refuse")
     private = strategy.private_parameters(state.block(np.array([user]), round_))
     scores_I = strategy.model.scores_all(shared, private)[0].double().numpy()
     items = np.setdiff1d(np.arange(dataset.num_items), known_items(dataset, user))

@@ -19,7 +19,7 @@ import torch
 from flwr.app import ArrayRecord
 
 from client_app.data import Dataset, load_dataset, shard_bounds
-from client_app.private_state import PrivateState
+from client_app.private_state import PrivateState, UnknownRun
 from client_app.user_store import UserStore
 from conf.fingerprint import PACKAGES, code_fingerprint, package_folder
 from conf.tree import Config, build_strategy, from_json
@@ -76,11 +76,13 @@ _stores: Recent[tuple[Path, str], tuple[int, UserStore]] = Recent(OPEN_STORES)
 _decoded: Recent[bytes, Tensors] = Recent(DECODED)
 
 
-def open_node(node_config: Mapping[str, object], header: Header, *, start: bool = True) -> Node:
+def open_node(
+    node_config: Mapping[str, object], header: Header, *, unknown_run: UnknownRun = "start"
+) -> Node:
     """The node that ``node_config`` describes, in the run of a request's header.
 
-    A node starts a run when it introduces itself. In later requests (``start`` off) a store
-    that does not know the run is an error: going on would silently start its users afresh.
+    A node starts a run when it introduces itself at the run's beginning. Later a store that
+    does not know the run is an error: going on would silently start its users afresh.
 
     Raises:
         NodeError: for other code than the server's, a missing or impossible partition-id, or
@@ -97,7 +99,7 @@ def open_node(node_config: Mapping[str, object], header: Header, *, start: bool 
     lo, hi = shard_bounds(dataset.num_users, index, count)
     shard_key = f"{index:06d}-of-{count:06d}"
     store = _open_store(store_path(node_config, cfg, shard_key), shard_key)
-    state = PrivateState(strategy, store, header.run_id, cfg.seed, start=start)
+    state = PrivateState(strategy, store, header.run_id, cfg.seed, unknown_run=unknown_run)
     return Node(shard_key, np.arange(lo, hi, dtype=np.int64), cfg, dataset, strategy, state)
 
 

@@ -52,19 +52,17 @@ class UserStore:
         """Close the file."""
         self._file.close()
 
-    def start_run(self, run_id: str, layout: RowLayout) -> bool:
-        """Register a run, or check that its rows have this layout; whether it is new here.
+    def start_run(self, run_id: str, layout: RowLayout) -> None:
+        """Register a run, or check that its rows have this layout.
 
         Raises:
             StoreError: when the run is there with another layout.
 
         """
-        new = not self._has_run(run_id)
-        if new:
+        if not self.has_run(run_id):
             with self._file.writing() as db:
                 db.execute(ADD_RUN, (run_id, layout.to_json(), layout.row_bytes))
         self.check_run(run_id, layout)
-        return new
 
     def check_run(self, run_id: str, layout: RowLayout) -> None:
         """Raise StoreError unless the run is there with this layout."""
@@ -78,7 +76,8 @@ class UserStore:
                 "the model or strategy differs from the one it was started with"
             )
 
-    def _has_run(self, run_id: str) -> bool:
+    def has_run(self, run_id: str) -> bool:
+        """Whether the run was started here."""
         with self._file.reading() as db:
             return db.execute(FIND_LAYOUT, (run_id,)).fetchone() is not None
 

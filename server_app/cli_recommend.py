@@ -66,7 +66,7 @@ def recommendations(folder: Path, user: str | None, top: int) -> Recommendation:
     from client_app.runtime import store_path
     from client_app.user_store import UserStore
     from conf.tree import build_strategy, from_mapping
-    from server_app.checkpoint import CheckpointStore
+    from server_app.checkpoint import load_checkpoint
     from server_app.results import load_result
     from server_app.run_folder import read_config
 
@@ -74,8 +74,8 @@ def recommendations(folder: Path, user: str | None, top: int) -> Recommendation:
     load_result(folder)
     config = from_mapping(read_config(folder))
     config = replace(config, output=str(folder.parent), name=folder.name)
-    checkpoint = CheckpointStore(folder).load()
-    if checkpoint is None or checkpoint.selection.round is None:
+    checkpoint = load_checkpoint(folder)
+    if checkpoint.selection.round is None:
         raise ServerError(f"{folder} has no checkpoint of the selected round")
     try:
         dataset = load_dataset(config)

@@ -89,8 +89,10 @@ class NodeDirectory:
         return {self._keys[owner]: part for owner, part in zip(present, parts, strict=True)}
 
     # ---- registration --------------------------------------------------------------------
-    def register(self) -> None:
+    def register(self, *, may_start: bool = True) -> None:
         """Wait for the configured number of nodes and check that their shards fit together.
+
+        ``may_start``: the run has no private state yet, so nodes may start it.
 
         Raises:
             NodeError: at the deadline, or for other code, another catalogue, a shard key
@@ -104,7 +106,8 @@ class NodeDirectory:
             left = deadline - time.monotonic()
             unasked = online - replies.keys()
             if unasked and left > 0:
-                replies.update(self._greet(unasked, left))
+                hellos = self._greet(unasked, left, may_start=may_start)
+                replies.update({n: self._checked(n, reply) for n, reply in hellos.items()})
             elif len(replies) >= self._federation.num_nodes:
                 break
             elif left <= 0:
@@ -121,33 +124,36 @@ class NodeDirectory:
         self._asked.update(unknown)
         # A node that is silent is asked again in a later round, but not for ever.
         self._seen |= {node for node in unknown if self._asked[node] >= MAX_GREETINGS}
-        try:
-            replies = self._greet(unknown, min(self._federation.deadline_s, LATE_HELLO_S))
-        except NodeError as error:
-            self._refuse(unknown, str(error))
-            return
+        wait_s = min(self._federation.deadline_s, LATE_HELLO_S)
+        replies = self._greet(unknown, wait_s, may_start=False)
         self._seen |= replies.keys()
-        for node_id, reply in replies.items():
-            known = self._hello.get(reply.shard_key)
-            if known is None or not same_shard(known, reply):
-                self._refuse([node_id], f"shard {reply.shard_key!r} is not the one of this run")
-            elif reply.new_run:
-                self._refuse([node_id], lost_state([reply.shard_key]))
-            else:
-                self._node_of[reply.shard_key] = node_id
-                log(INFO, "Shard %r is now on node %d", reply.shard_key, node_id)
+        for node_id, reply in sorted(replies.items()):
+            try:
+                self._take_over(node_id, self._checked(node_id, reply))
+            except NodeError as error:
+                self._refuse(node_id, str(error))
 
-    def _greet(self, node_ids: Iterable[int], wait_s: float) -> dict[int, HelloReply]:
-        content = wire.encode_request(self._header)
+    def _take_over(self, node_id: int, hello: HelloReply) -> None:
+        known = self._hello.get(hello.shard_key)
+        if known is None or not same_shard(known, hello):
+            raise NodeError(f"shard {hello.shard_key!r} is not the one of this run")
+        if hello.new_run:
+            raise NodeError(lost_state([hello.shard_key]))
+        self._node_of[hello.shard_key] = node_id
+        log(INFO, "Shard %r is now on node %d", hello.shard_key, node_id)
+
+    def _greet(
+        self, node_ids: Iterable[int], wait_s: float, *, may_start: bool
+    ) -> dict[int, Message]:
+        """Say hello; the replies by node id, without those of nodes that went away."""
+        content = wire.encode_hello_request(self._header, may_start=may_start)
         messages = [Message(content, node, HELLO, group_id="hello") for node in sorted(node_ids)]
         delivery = self._courier.exchange(messages, wait_s)
-        replies = {}
-        for reply in delivery.replies:
-            node_id = delivery.node_of[reply.metadata.reply_to_message_id]
-            if reply.has_error() and reply.error.code in GONE:
-                continue
-            replies[node_id] = self._checked(node_id, reply)
-        return replies
+        return {
+            delivery.node_of[reply.metadata.reply_to_message_id]: reply
+            for reply in delivery.replies
+            if not (reply.has_error() and reply.error.code in GONE)
+        }
 
     def _checked(self, node_id: int, reply: Message) -> HelloReply:
         if reply.has_error():
@@ -184,11 +190,9 @@ class NodeDirectory:
         check_catalogue(self.shards)
         self._owner_U = owners(self.shards)
 
-    def _refuse(self, node_ids: Iterable[int], reason: str) -> None:
-        for node_id in node_ids:
-            self.refused[node_id] = reason
-            self._seen.add(node_id)
-            log(WARNING, "Node %d is not admitted to the run: %s", node_id, reason)
+    def _refuse(self, node_id: int, reason: str) -> None:
+        self.refused[node_id] = reason
+        log(WARNING, "Node %d is not admitted to the run: %s", node_id, reason)
 
     def _too_few(self, online: int, answered: int) -> str:
         cfg = self._federation

@@ -91,19 +91,20 @@ class _Run:
         return result
 
     def _loop(self) -> RoundLoop:
-        self.directory.register()
+        checkpoint = self.start.resume_from
+        begun = checkpoint is not None and checkpoint.round > 0
+        self.directory.register(may_start=not begun)
         shards = {
             key: {"users": fingerprint(hello.users.tobytes()), "data": hello.data}
             for key, hello in self.directory.shards.items()
         }
-        checkpoint = self.start.resume_from
         if checkpoint is not None and checkpoint.shards != shards:
             raise CheckpointError(
                 "the nodes do not host the shards of the run to be resumed: users or data of "
                 + ", ".join(_differing(checkpoint.shards, shards))
             )
         lost = [key for key, hello in self.directory.shards.items() if hello.new_run]
-        if checkpoint is not None and checkpoint.round > 0 and lost:
+        if begun and lost:
             raise CheckpointError(lost_state(lost))
         identity = Identity(self.header, config_hash(self.cfg), shards)
         return RoundLoop(self.cfg, self.tools, identity, self.callbacks, checkpoint)

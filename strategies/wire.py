@@ -63,8 +63,19 @@ def decode_header(content: RecordDict) -> Header:
 
 
 def encode_request(header: Header) -> RecordDict:
-    """A request that carries nothing but its header: hello and item counts."""
+    """A request that carries nothing but its header: item counts."""
     return RecordDict({CONFIG: ConfigRecord(dict(encode_header(header)))})
+
+
+def encode_hello_request(header: Header, *, may_start: bool) -> RecordDict:
+    """A hello; ``may_start`` at the run's beginning, when no node can have private state yet."""
+    return RecordDict({CONFIG: ConfigRecord({**encode_header(header), "may-start": may_start})})
+
+
+def decode_hello_request(content: RecordDict) -> tuple[Header, bool]:
+    """Read a hello: its header and whether the run may start on the node."""
+    header = decode_header(content)
+    return header, get(section(content.config_records, CONFIG), "may-start", bool)
 
 
 def encode_hello(reply: HelloReply) -> RecordDict:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from client_app.runtime import Node, open_node
 from conf.compose import compose
@@ -86,7 +86,8 @@ def ask(
     """The reply of the grid's node ``index``, which with ``greet`` was said hello before."""
     node_id = list(grid.contexts)[index]
     if greet and kind != HELLO and CONFIG in content.config_records:
-        hello = RecordDict({CONFIG: content.config_records[CONFIG]})
+        fields = {**content.config_records[CONFIG], "may-start": True}
+        hello = RecordDict({CONFIG: ConfigRecord(fields)})
         grid.send_and_receive([Message(hello, node_id, HELLO)])
     (reply,) = grid.send_and_receive([Message(content, node_id, kind)])
     return reply

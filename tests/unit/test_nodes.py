@@ -164,3 +164,19 @@ def test_a_restarted_node_without_its_private_state_is_not_admitted() -> None:
     nodes.refresh()
     assert nodes.node("shard-1") == old
     assert "shard-1 lost the private state" in nodes.refused[new]
+
+
+def test_a_stranger_does_not_bar_the_nodes_that_return_with_it() -> None:
+    """Two nodes come back at once, one with other code: only that one is refused."""
+    fake = FakeNodes("code-of-server")
+    edited: list[int] = []
+    fake.hello = lambda index, reply: replace(reply, code="edited") if index in edited else reply
+    grid = LocalGrid(3, fake.app())
+    nodes = NodeDirectory(Courier(grid), HEADER, FederationConfig(num_nodes=3))
+    nodes.register()
+    edited.append(1)
+    stranger, healthy = (grid.restart_node(nodes.node(f"shard-{i}")) for i in (1, 2))
+    nodes.refresh()
+    assert nodes.node("shard-2") == healthy
+    assert nodes.refused.keys() == {stranger}
+    assert "other code" in nodes.refused[stranger]
