@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from models.losses import sample_weights
-from models.types import IntArray, Samples
+from models.types import IntArray, Samples, block_items
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,11 @@ def distinct_pairs(
     """Reduce the samples of a block of users to weighted distinct pairs.
 
     Raises:
-        IndexError: for an item outside the catalogue.
+        ValueError: for an item outside the catalogue.
 
     """
     lengths_U = np.array([len(samples) for samples in samples_U], dtype=np.int64)
-    items = np.concatenate([samples.items_S for samples in samples_U])
-    if items.size and not 0 <= items.min() <= items.max() < num_items:
-        raise IndexError(f"item indices must lie in 0..{num_items - 1}")
+    items = block_items(samples_U, num_items)
     keys = np.repeat(np.arange(len(lengths_U)), lengths_U) * num_items + items
     keys_P, pair = np.unique(keys, return_inverse=True)
     weights = np.concatenate([sample_weights(int(n), loss_slice) for n in lengths_U])

@@ -8,7 +8,7 @@ catalogue, ``S`` samples of a user, ``P`` distinct (user, item) pairs of a block
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +36,19 @@ class Samples:
 
     def __len__(self) -> int:
         return int(self.items_S.shape[0])
+
+
+def block_items(samples_U: Sequence[Samples], num_items: int) -> IntArray:
+    """Items of all samples of a block, user after user.
+
+    Raises:
+        ValueError: for an item outside the catalogue.
+
+    """
+    items_S = np.concatenate([samples.items_S for samples in samples_U])
+    if len(items_S) and not 0 <= items_S.min() <= items_S.max() < num_items:
+        raise ValueError(f"item indices must lie in 0..{num_items - 1}")
+    return items_S
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from models.losses import sample_weights
-from models.types import IntArray, Samples
+from models.types import IntArray, Samples, block_items
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,9 @@ def block_weights(
         ValueError: when an item index is outside the catalogue.
 
     """
-    items_S = np.concatenate([samples.items_S for samples in samples_U])
+    items_S = block_items(samples_U, num_items)
     labels_S = np.concatenate([samples.labels_S for samples in samples_U]).astype(np.float64)
     weights_S = np.concatenate([sample_weights(len(s), loss_slice) for s in samples_U])
-    if len(items_S) and not 0 <= items_S.min() <= items_S.max() < num_items:
-        raise ValueError(f"item indices must lie within 0..{num_items - 1}")
     rows_R, columns_S = _distinct(items_S, num_items)
     shape = (len(samples_U), len(rows_R))
     cells_S = np.repeat(np.arange(shape[0]) * shape[1], [len(s) for s in samples_U]) + columns_S

@@ -148,7 +148,7 @@ def test_items_outside_the_catalogue_are_refused() -> None:
     shared, private, _ = _block(model, torch.float32, positives=(1,))
     for item in (-1, NUM_ITEMS):
         bad = [Samples(np.array([item]), np.array([1], dtype=np.float32))]
-        with pytest.raises(IndexError, match=r"item indices must lie in 0\.\.49"):
+        with pytest.raises(ValueError, match=r"item indices must lie in 0\.\.49"):
             model.block_gradients(shared, private, bad, 128, Radii())
 
 

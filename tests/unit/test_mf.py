@@ -117,7 +117,7 @@ def test_block_weights_by_hand() -> None:
 
 def test_item_outside_the_catalogue() -> None:
     bad = [Samples(np.array([3, 10]), np.zeros(2, dtype=np.float32))]
-    with pytest.raises(ValueError, match=r"within 0\.\.9"):
+    with pytest.raises(ValueError, match=r"item indices must lie in 0\.\.9"):
         block_weights(bad, 10, 128, torch.float32)
 
 
