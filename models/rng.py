@@ -12,13 +12,12 @@ import numpy as np
 
 
 class Role(IntEnum):
-    """What a stream is for. Values are part of every result: never renumber them."""
+    """What a stream is for. Values are part of every result: never renumber or reuse them."""
 
     INIT_SHARED = 1
     INIT_PRIVATE = 2
     COHORT = 3
     TRAIN = 4
-    SPLIT = 5
     EVAL_NEGATIVES = 6
     STRATEGY = 7
     SYNTHETIC = 8
