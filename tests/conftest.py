@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# A loaded machine is no defect, and CI shall see the same examples at every run.
+hypothesis.settings.register_profile("fedrecgel", deadline=None, derandomize="CI" in os.environ)
+hypothesis.settings.load_profile("fedrecgel")
 
 
 @pytest.fixture(scope="session", autouse=True)

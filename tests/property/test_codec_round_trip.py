@@ -29,7 +29,7 @@ def updates(draw: st.DrawFn) -> tuple[Tensors, set[str]]:
 
 
 @given(updates())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_round_trip_is_exact(case: tuple[Tensors, set[str]]) -> None:
     given_tensors, tables = case
     record = to_sparse_arrays(given_tensors, tables)
