@@ -70,7 +70,7 @@ def train_users(
         block = users[part]
         streams = _Streams(cfg.seed, block, round_)
         with stage("drawing samples", block):
-            epochs_U = [_epochs(strategy, dataset, cfg, int(user), round_) for user in block]
+            epochs_U = [draw_epochs(strategy, dataset, cfg, int(user), round_) for user in block]
         with stage("training", block):
             private = state.layout.unpack(rows_UP[part])
             result = update_block(strategy, shared, private, epochs_U, streams)
@@ -140,7 +140,7 @@ class _Streams(Sequence[np.random.Generator]):
         return self._made[user]
 
 
-def _epochs(
+def draw_epochs(
     strategy: RecStrategy, dataset: Dataset, cfg: Config, user: int, round_: int
 ) -> list[Samples]:
     """Samples of each local epoch, from the user's own stream of this round and epoch."""
