@@ -35,7 +35,7 @@ CREATE TABLE answer(
 
 
 class StoreError(RuntimeError):
-    """A problem of a node's store; the text names the file, and nothing was changed."""
+    """A problem of a node's store; the text names the file and says what it holds now."""
 
 
 class StoreFile:
@@ -64,9 +64,20 @@ class StoreFile:
             self._connection = None
 
     def truncate_log(self) -> None:
-        """Fold the write-ahead log into the file and empty it."""
+        """Fold the write-ahead log into the file and empty it, waiting for others to let go.
+
+        Raises:
+            StoreError: when others read or write all the while; the log then still holds what
+                was deleted.
+
+        """
         with self._lock, self._guarded():
-            self._connected().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            (busy, _, _) = self._connected().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if busy:
+            raise StoreError(
+                f"{self.path}: another process has used the file for {BUSY_SECONDS:g} s, so "
+                "deleted bytes still lie in its -wal file: end that process, or try again later"
+            )
 
     def copy_to(self, target: Path) -> None:
         """Write a consistent copy to a new file; StoreError when it exists or cannot be written."""
@@ -124,6 +135,9 @@ class StoreFile:
         try:
             use_write_ahead_log(connection)
             connection.execute("PRAGMA synchronous=FULL")
+            # Rows that are pruned must leave no bytes behind either, or forgetting a user later
+            # would not reach them.
+            connection.execute("PRAGMA secure_delete=ON")
             self._check_schema(connection)
         except BaseException:
             connection.close()
