@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import sqlite3
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from client_app.store_file import StoreError
 from models.types import IntArray
 
 ANSWERS_KEPT = 2
@@ -50,6 +52,16 @@ class TrainKey:
         """Everything newer than this round is kept."""
         return self.keep_rounds[0] if self.keep_rounds else self.base_round
 
+    @property
+    def resumed_from(self) -> int:
+        """The newest round that the first request of a resumed server vouches for.
+
+        A server resumes from its last checkpoint c and first asks a node in some round
+        r > c, with base r - 1 >= c. Rounds c + 1 to r - 1 of the resumed run went without this
+        node, so what the node has of them belongs to the abandoned rounds.
+        """
+        return min(self.checkpoint, self.base_round)
+
 
 @dataclass(frozen=True)
 class RunRow:
@@ -70,6 +82,14 @@ class RunRow:
         """Whether the state as of this round can be read; round 0 is the initial state."""
         return round_ <= 0 or round_ >= self.exact_from or round_ in self.exact_rounds
 
+    def check_kept(self, round_: int, path: Path) -> None:
+        """Raise StoreError, with the file's path, for a round whose state cannot be read."""
+        if not self.is_exact(round_):
+            raise StoreError(
+                f"{path}: the state of round {round_} is no longer kept "
+                f"(kept: from {self.exact_from}, and {sorted(self.exact_rounds)})"
+            )
+
 
 def find_run(db: sqlite3.Connection, run_id: str) -> RunRow | None:
     """The run's row, or None."""
@@ -86,17 +106,25 @@ def find_run(db: sqlite3.Connection, run_id: str) -> RunRow | None:
     return RunRow(id_, row_bytes, incarnation, last_round, exact_from, rounds)
 
 
-def roll_back(db: sqlite3.Connection, run: RunRow, key: TrainKey) -> RunRow:
-    """After a resume: drop the rounds that the resumed server does not know."""
-    if key.incarnation == run.incarnation:
+def roll_back(
+    db: sqlite3.Connection, run: RunRow, incarnation: int, known: int, path: Path
+) -> RunRow:
+    """If this start of the server is new here, drop all rounds newer than ``known``.
+
+    Their answers go too: an answer may rest on private state that is dropped with it.
+    """
+    if incarnation <= run.incarnation:
         return run
+    run.check_kept(known, path)
     for table in ("state", "answer"):
-        db.execute(f"DELETE FROM {table} WHERE run=? AND round>?", (run.id, key.base_round))
-    # With nothing newer than base_round left, its state is that of all later rounds too.
-    exact_from = min(run.exact_from, key.base_round)
-    return replace(
-        run, incarnation=key.incarnation, last_round=key.base_round, exact_from=exact_from
+        db.execute(f"DELETE FROM {table} WHERE run=? AND round>?", (run.id, known))
+    # With nothing newer than ``known`` left, its state is that of all later rounds too.
+    exact_from = min(run.exact_from, known)
+    db.execute(
+        "UPDATE run SET incarnation=?, last_round=?, exact_from=? WHERE id=?",
+        (incarnation, known, exact_from, run.id),
     )
+    return replace(run, incarnation=incarnation, last_round=known, exact_from=exact_from)
 
 
 def prune(db: sqlite3.Connection, run: RunRow, key: TrainKey, users: IntArray) -> None:

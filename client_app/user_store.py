@@ -92,11 +92,7 @@ class UserStore:
         """
         with self._file.reading() as db:
             run = self._run(db, run_id)
-            if not run.is_exact(as_of_round):
-                raise StoreError(
-                    f"{self.path}: the state of round {as_of_round} of run {run_id} is no longer "
-                    f"kept (kept: from {run.exact_from}, and {sorted(run.exact_rounds)})"
-                )
+            run.check_kept(as_of_round, self.path)
             found = dict(db.execute(READ, (as_json(users), run.id, as_of_round)))
         has_row_U = np.fromiter((int(u) in found for u in users), dtype=np.bool_, count=len(users))
         return has_row_U, b"".join(found[int(u)] for u in users if int(u) in found)
@@ -104,13 +100,29 @@ class UserStore:
     def answer(self, run_id: str, key: TrainKey) -> bytes | None:
         """The stored answer to this request, or None when it is to be trained.
 
+        The first request of a resumed server drops the abandoned rounds: see :meth:`resume`.
+
         Raises:
             StaleRequestError: when the round was trained for another request, or the server
                 is an earlier start than one already seen.
 
         """
+        self.resume(run_id, key.incarnation, key.resumed_from)
         with self._file.reading() as db:
             return self._answer(db, self._run(db, run_id), key)
+
+    def resume(self, run_id: str, incarnation: int, known: int) -> None:
+        """Drop the rounds newer than ``known`` if this start of the server is new to the node.
+
+        Raises:
+            StoreError: when the state of round ``known`` is no longer kept; nothing is dropped.
+
+        """
+        with self._file.reading() as db:
+            if incarnation <= self._run(db, run_id).incarnation:
+                return
+        with self._file.writing() as db:
+            roll_back(db, self._run(db, run_id), incarnation, known, self.path)
 
     def commit(
         self, run_id: str, key: TrainKey, users: IntArray, rows: RowBlock, answer: bytes
@@ -118,8 +130,8 @@ class UserStore:
         """Store a round's rows (U, P) and answer; returns the answer that counts.
 
         When another process of this node has committed the same request meanwhile, its
-        answer is returned and nothing is written. Rows of a resumed run's abandoned rounds
-        (newer than ``base_round``) are removed first.
+        answer is returned and nothing is written. Abandoned rounds of a resumed run are
+        removed first, as by :meth:`resume`.
 
         Raises:
             StaleRequestError: as :meth:`answer`.
@@ -130,9 +142,9 @@ class UserStore:
             run = self._run(db, run_id)
             if rows.shape[0] != len(users) or rows.shape[1] * rows.itemsize != run.row_bytes:
                 raise StoreError(f"{self.path}: rows of {rows.shape} do not fit the run's layout")
+            run = roll_back(db, run, key.incarnation, key.resumed_from, self.path)
             if (stored := self._answer(db, run, key)) is not None:
                 return stored
-            run = roll_back(db, run, key)
             blobs = (row.tobytes() for row in rows)
             db.executemany(
                 "INSERT OR REPLACE INTO state VALUES (?, ?, ?, ?)",
@@ -148,10 +160,14 @@ class UserStore:
     def forget(self, user: int) -> int:
         """Remove a user's rows of all runs, and the answers they went into; returns their number.
 
-        The bytes are overwritten on disk, not only marked free.
+        The bytes are overwritten in the file and gone from its write-ahead log.
+
+        Raises:
+            StoreError: when another process has the file in use; where the text speaks of the
+                -wal file the rows are removed, but call again to clear their bytes.
+
         """
         with self._file.writing() as db:
-            db.execute("PRAGMA secure_delete=ON")
             runs = [
                 r for (r,) in db.execute("SELECT DISTINCT run FROM state WHERE user=?", (user,))
             ]
@@ -187,7 +203,7 @@ class UserStore:
         ).fetchone()
         if stored is not None:
             return bytes(stored[0])
-        if key.round <= run.last_round and key.incarnation == run.incarnation:
+        if key.round <= run.last_round:
             raise StaleRequestError(
                 f"{self.path}: round {key.round} was trained already for another request, or its "
                 f"answer is no longer kept (last trained: {run.last_round}); not trained twice"

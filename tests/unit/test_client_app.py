@@ -178,6 +178,23 @@ def test_a_resumed_server_gets_what_an_uninterrupted_one_gets(tmp_path: Path) ->
             assert torch.equal(tensor, resumed.update.tensors[name]), name
 
 
+def test_a_node_left_out_by_a_resumed_server_does_not_train_from_abandoned_state(
+    tmp_path: Path,
+) -> None:
+    """Resumed at 2, and round 3 goes without this node: round 4 as if 3 had never been here."""
+    replies: dict[str, Uplink] = {}
+    for label, rounds in (("straight", (1, 2)), ("resumed", (1, 2, 3))):
+        cfg = tiny_run.config(tmp_path, *SMALL, f"output={tmp_path / label}")
+        grid, shared, head = LocalGrid(1), tiny_run.shared(cfg), tiny_run.header(cfg)
+        for round_ in rounds:
+            content(tiny_run.train(grid, tiny_run.downlink(head, shared, [1, 2], round_)))
+        head = replace(head, incarnation=1)
+        request = tiny_run.downlink(head, shared, [1, 2], 4, keep_rounds=(2,))
+        replies[label] = uplink(tiny_run.train(grid, request), shared)
+    for name, tensor in replies["straight"].update.tensors.items():
+        assert torch.equal(tensor, replies["resumed"].update.tensors[name]), name
+
+
 def test_a_removed_store_is_made_anew(cfg: Config) -> None:
     first = tiny_run.node(cfg).state.store
     for path in first.path.parent.iterdir():

@@ -6,11 +6,13 @@ import sqlite3
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from client_app import store_file
 from client_app.private_rows import RowLayout
 from client_app.retention import TrainKey
 from client_app.store_file import SCHEMA_VERSION, StoreError
@@ -140,13 +142,66 @@ def test_resumed_server_rolls_back_and_trains_again(store: UserStore) -> None:
         store.answer(RUN, key(5, 2, start=0))
 
 
-def test_resumed_server_gets_the_stored_answer_of_an_equal_request(store: UserStore) -> None:
+def test_resumed_server_has_its_first_round_trained_again(store: UserStore) -> None:
+    """Its answer is the same, and there is no state to be told apart from abandoned state."""
     commit(store, key(1, 0), 1)
     commit(store, key(2, 0), 1)
-    assert store.answer(RUN, replace(key(2, 0), incarnation=1)) == b"answer 2.0"
-    commit(store, key(3, 0, start=1), 1)
+    again = replace(key(2, 0), incarnation=1)
+    assert store.answer(RUN, again) is None
+    assert rounds_of(store, 1) == []
+    commit(store, replace(key(1, 0), incarnation=1), 1)
+    commit(store, again, 1, value=22.0)
+    assert store.answer(RUN, again) == b"answer 22.0"
+    assert values(store, 2, 1) == [22.0]
+
+
+def test_rounds_that_a_resumed_server_left_out_are_dropped(store: UserStore) -> None:
+    """Rounds 1 to 5, resumed from the checkpoint of round 2; round 3 goes without this node.
+
+    Its first request is for round 4, with base round 3: what lies here of round 3 is of the
+    abandoned rounds, and nobody may train from it. The rows of 1 and 2 are the run's.
+    """
+    for round_ in range(1, 6):
+        commit(store, key(round_, 2 if round_ > 2 else 0), 1, 10 + round_)
+    first = key(4, 2, start=1, tag="resumed")
+    assert store.answer(RUN, first) is None
+    assert values(store, 3, 1, 12, 13) == [2.0, 2.0, None]
+    commit(store, first, 1, value=44.0)
+    assert rounds_of(store, 1) == [2, 4]
+    assert rounds_of(store, 13) == []
+
+
+def test_a_commit_alone_drops_the_abandoned_rounds_too(store: UserStore) -> None:
+    for round_ in range(1, 6):
+        commit(store, key(round_, 0), 1, 2)
+    commit(store, key(4, 2, start=1), 1, value=44.0)
+    assert values(store, 4, 1, 2) == [44.0, 2.0]
+
+
+def test_a_later_request_of_a_resumed_server_drops_nothing(store: UserStore) -> None:
+    commit(store, key(1, 0), 1)
+    for round_, checkpoint in ((2, 1), (3, 1), (4, 1)):
+        commit(store, key(round_, checkpoint, start=1), 1)
+    assert rounds_of(store, 1) == [1, 2, 3, 4]
+
+
+def test_resume_without_a_checkpoint_in_the_request_goes_by_the_base_round(
+    store: UserStore,
+) -> None:
+    for round_ in range(1, 5):
+        commit(store, key(round_), 1)
+    commit(store, key(4, start=1), 1, value=44.0)
     assert values(store, 3, 1) == [3.0]
-    assert values(store, 2, 1) == [2.0]
+    assert values(store, 4, 1) == [44.0]
+
+
+def test_resume_at_a_round_no_longer_kept_changes_nothing(store: UserStore) -> None:
+    for round_ in range(1, 6):
+        commit(store, key(round_), 1)
+    with pytest.raises(StoreError, match=r"node\.sqlite: the state of round 2 is no longer kept"):
+        store.answer(RUN, key(3, 2, start=1))
+    assert values(store, 5, 1) == [5.0]
+    assert store.answer(RUN, key(5)) == b"answer 5.0"
 
 
 def test_pruning_keeps_what_a_resume_and_the_selected_round_need(store: UserStore) -> None:
@@ -156,7 +211,7 @@ def test_pruning_keeps_what_a_resume_and_the_selected_round_need(store: UserStor
         commit(store, key(round_, 3 if round_ > 3 else 0, 3 if round_ > 3 else 0), 1)
     commit(store, key(9, 6, 3, 6), 1)
     assert rounds_of(store, 1) == [3, 6, 7, 8, 9]
-    with pytest.raises(StoreError, match=r"state of round 5 .* no longer kept.*from 6"):
+    with pytest.raises(StoreError, match=r"state of round 5 is no longer kept.*from 6"):
         store.read(RUN, np.array([1]), 5)
     assert values(store, 3, 1) == [3.0]
     assert values(store, 0, 1) == [None]
@@ -313,6 +368,68 @@ def test_forget_removes_the_users_bytes_from_the_file(store: UserStore) -> None:
     store = opened(store.path)
     assert values(store, 2, 1, 2) == [None, 2.0]
     assert store.forget(1) == 0
+
+
+def test_forget_reaches_rows_that_were_pruned_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that was replaced by a newer one leaves no bytes behind either.
+
+    Builds of SQLite differ in whether they overwrite deleted rows by default: here they do not.
+    """
+    connect = sqlite3.connect
+
+    def connect_with_defaults_off(*args: Any, **options: Any) -> sqlite3.Connection:
+        connection = connect(*args, **options)
+        connection.execute("PRAGMA secure_delete=OFF")
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", connect_with_defaults_off)
+    store, rng, secrets = opened(tmp_path / "node.sqlite"), np.random.default_rng(0), set[bytes]()
+    for round_ in range(1, 31):
+        users = np.union1d([7], rng.choice(400, 60, replace=False))
+        block = rng.random((len(users), LAYOUT.width)).astype("<f4")
+        secrets.add(block[np.searchsorted(users, 7)].tobytes())
+        checkpoint = (round_ - 1) // 5 * 5
+        store.commit(RUN, key(round_, checkpoint), users, block, rng.bytes(9000))
+    assert store.forget(7) == 6  # of the last checkpoint, 25, and newer
+    store.close()
+    assert [secret for secret in secrets if secret in on_disk(store)] == []
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_file, "BUSY_SECONDS", 0.05)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_forget_says_when_a_reader_keeps_the_bytes_in_the_log(tmp_path: Path) -> None:
+    store = opened(tmp_path / "node.sqlite")
+    secret = np.array([[0.123456, -9.87654, 3.14159, 7.0]], dtype="<f4")
+    store.commit(RUN, key(1), np.array([1]), secret, b"answer")
+    reader = sqlite3.connect(store.path, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM state").fetchone()
+    with pytest.raises(StoreError, match=r"node\.sqlite: another process .* -wal file"):
+        store.forget(1)
+    assert values(store, 1, 1) == [None]  # removed all the same
+    assert secret.tobytes() in on_disk(store)
+    reader.close()
+    assert store.forget(1) == 0  # nothing is left to remove but the bytes
+    assert secret.tobytes() not in on_disk(store)
+
+
+def test_forget_waits_for_a_reader(store: UserStore) -> None:
+    secret = np.array([[0.123456, -9.87654, 3.14159, 7.0]], dtype="<f4")
+    store.commit(RUN, key(1), np.array([1]), secret, b"answer")
+    reader = sqlite3.connect(store.path, isolation_level=None, check_same_thread=False)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM state").fetchone()
+    letting_go = threading.Timer(0.2, reader.close)
+    letting_go.start()
+    assert store.forget(1) == 1
+    letting_go.join()
+    assert secret.tobytes() not in on_disk(store)
 
 
 def test_export_is_a_working_copy(store: UserStore, tmp_path: Path) -> None:
