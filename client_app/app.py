@@ -1,7 +1,7 @@
 """The Flower ClientApp: decode, answer, encode. A failure becomes an error reply with its reason.
 
 Flower's own error reply holds no more than the exception's text, in simulation not even its
-type, so handlers reply themselves: last line of the traceback, file and line.
+type, so handlers reply themselves: type, text and frames.
 """
 
 from __future__ import annotations

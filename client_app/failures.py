@@ -10,6 +10,10 @@ from pathlib import Path
 from models.types import IntArray
 
 NAMED_USERS = 5
+MAX_WORDS, MAX_LENGTH = 500, 1000
+"""Characters of an error's own text, and of all that is told about it."""
+PASSED_THROUGH = frozenset({__file__, contextmanager.__code__.co_filename})
+"""Files whose frames only hand an error on."""
 
 
 class TrainError(RuntimeError):
@@ -17,35 +21,53 @@ class TrainError(RuntimeError):
 
 
 def describe(error: BaseException) -> str:
-    """The last line of the traceback and the place it points to."""
-    return f"{type(error).__name__}: {error} at {place(error)}"
+    """Type and text of an error and the frames it came through, innermost last; one line.
+
+    Frames are those of the error and of what caused it, without the lines' text. Where
+    there are too many, the outermost are left out.
+    """
+    told, shown = words(error), ""
+    for frame in reversed(frames(error)):
+        longer = f"{frame} > {shown}" if shown else frame
+        if len(told) + len(" at ... > ") + len(longer) > MAX_LENGTH:
+            return f"{told} at ... > {shown}"
+        shown = longer
+    return f"{told} at {shown}" if shown else told
 
 
-def place(error: BaseException) -> str:
-    """``folder/file.py:line`` where the error was first raised."""
-    cause = error
-    while cause.__cause__ is not None:
+def words(error: BaseException) -> str:
+    """``Type: text`` on one line, at most MAX_WORDS characters of it.
+
+    A KeyError or IndexError may quote an item of a user's: its text stays in the node's log.
+    """
+    name, text = type(error).__name__, " ".join(str(error).split())
+    if isinstance(error, LookupError):
+        text = "(text in the node's log)"
+    told = f"{name}: {text}" if text else name
+    return told if len(told) <= MAX_WORDS else told[: MAX_WORDS - 3] + "..."
+
+
+def frames(error: BaseException) -> list[str]:
+    """``folder/file.py:line function`` of an error's and its causes' frames, innermost last."""
+    found: dict[tuple[str, str], str] = {}
+    cause: BaseException | None = error
+    while cause is not None:
+        for frame in traceback.extract_tb(cause.__traceback__):
+            if frame.filename not in PASSED_THROUGH:
+                path, key = Path(frame.filename), (frame.filename, frame.name)
+                found.pop(key, None)  # the cause's frame of the same function is the nearer one
+                found[key] = f"{path.parent.name}/{path.name}:{frame.lineno} {frame.name}"
         cause = cause.__cause__
-    frames = traceback.extract_tb(cause.__traceback__)
-    if not frames:
-        return "an unknown place"
-    path = Path(frames[-1].filename)
-    return f"{path.parent.name}/{path.name}:{frames[-1].lineno}"
+    return list(found.values())
 
 
 @contextmanager
 def stage(name: str, users: IntArray) -> Iterator[None]:
-    """Name the stage and the users of whatever fails inside.
-
-    Only the text of a ValueError is passed on, as that is how deliberate checks speak; other
-    errors may quote item indices.
-    """
+    """Name the stage and the users of whatever fails inside, with the error's own words."""
     try:
         yield
     except Exception as error:
-        text = f"{type(error).__name__}: {error}" if isinstance(error, ValueError) else ""
-        what = text or f"{type(error).__name__} at {place(error)} (details in the node's log)"
-        raise TrainError(f"{named(users)}: {name}: {what}") from error
+        raise TrainError(f"{named(users)}: {name}: {words(error)}") from error
 
 
 def named(users: IntArray) -> str:
