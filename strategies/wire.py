@@ -6,6 +6,7 @@ configuration. Decoding checks everything and raises :class:`WireError` with the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
@@ -197,7 +198,7 @@ def decode_uplink(content: RecordDict, template: Tensors) -> Uplink:
             row_weights=None if rows is None else _row_weights(rows, template),
         ),
         metrics=_prefixed(metrics, SUM),
-        seconds=get(metrics, "seconds", float),
+        seconds=_seconds(metrics),
     )
 
 
@@ -270,7 +271,12 @@ def encode_evaluate_reply(reply: EvaluateReply) -> RecordDict:
 
 
 def decode_evaluate_reply(content: RecordDict) -> EvaluateReply:
-    """Read an evaluation reply."""
+    """Read an evaluation reply.
+
+    Raises:
+        WireError: for anything missing, of another kind, or not finite.
+
+    """
     config = section(content.config_records, CONFIG)
     metrics = section(content.metric_records, METRICS)
     exposure = content.array_records.get(EXPOSURE)
@@ -280,7 +286,7 @@ def decode_evaluate_reply(content: RecordDict) -> EvaluateReply:
         metrics=_prefixed(metrics, SUM),
         counts=_prefixed(metrics, COUNT),
         exposure_I=None if exposure is None else _integer_vector(exposure, EXPOSURE),
-        seconds=get(metrics, "seconds", float),
+        seconds=_seconds(metrics),
     )
 
 
@@ -357,8 +363,18 @@ def _row_weights(record: ArrayRecord, template: Tensors) -> Tensors:
 
 
 def _prefixed(metrics: MetricRecord, prefix: str) -> dict[str, float]:
-    return {
-        n.removeprefix(prefix): float(v)
-        for n, v in metrics.items()
-        if n.startswith(prefix) and isinstance(v, int | float)
-    }
+    return {n.removeprefix(prefix): _finite(metrics, n) for n in metrics if n.startswith(prefix)}
+
+
+def _finite(metrics: MetricRecord, name: str) -> float:
+    value = metrics[name]
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise WireError(f"{name} must be a finite number, got {value!r}")
+    return float(value)
+
+
+def _seconds(metrics: MetricRecord) -> float:
+    seconds = get(metrics, "seconds", float)
+    if not 0 <= seconds < math.inf:
+        raise WireError(f"seconds must be finite and not negative, got {seconds}")
+    return seconds

@@ -158,6 +158,11 @@ def test_weights_that_are_whole_numbers_are_accepted() -> None:
         ({"num_users": 0}, "at least one user"),
         ({"num_users": 1.0}, "'num-users' must be int"),
         ({"seconds": None}, "'seconds' must be float"),
+        ({"seconds": -1.0}, "seconds must be finite and not negative"),
+        ({"seconds": float("inf")}, "seconds must be finite and not negative"),
+        ({"sum/loss": float("nan")}, "sum/loss must be a finite number, got nan"),
+        ({"sum/loss": float("inf")}, "sum/loss must be a finite number, got inf"),
+        ({"sum/loss": [1.0]}, r"sum/loss must be a finite number, got \[1.0\]"),
     ],
 )
 def test_malformed_uplink_numbers(fields: dict[str, object], message: str) -> None:
