@@ -39,12 +39,14 @@ class Courier:
         self.bytes_down = 0
         self.bytes_up = 0
         self.dropped_late = 0
-        self._late: set[str] = set()
+        self._late: dict[str, int] = {}
+        """Node by id of a message that was not answered in time."""
 
     def exchange(self, messages: Sequence[Message], deadline_s: float) -> Delivery:
         """Send ``messages`` and wait for their replies, ``deadline_s`` seconds at most."""
         messages = list(messages)
         started = time.monotonic()
+        self._forget_the_gone()
         accepted = {i for i in self.grid.push_messages(messages) if i} if messages else set()
         node_of = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
         self.bytes_down += sum(content_bytes(m.content) for m in messages)
@@ -55,7 +57,7 @@ class Courier:
             if not waiting or waited >= deadline_s:
                 break
             time.sleep(min(max(POLL_SHARE * waited, POLL_MIN_S), POLL_MAX_S, deadline_s - waited))
-        self._late |= waiting
+        self._late |= {i: node_of[i] for i in waiting}
         return Delivery(
             replies=replies,
             node_of=node_of,
@@ -66,7 +68,7 @@ class Courier:
     def _pull(self, waiting: set[str]) -> list[Message]:
         """Take what has arrived off ``waiting``; late replies are fetched only to be dropped."""
         arrived = []
-        for reply in self.grid.pull_messages(waiting | self._late):
+        for reply in self.grid.pull_messages(waiting | self._late.keys()):
             origin = reply.metadata.reply_to_message_id
             if reply.has_content():
                 self.bytes_up += content_bytes(reply.content)
@@ -74,9 +76,15 @@ class Courier:
                 waiting.discard(origin)
                 arrived.append(reply)
             elif origin in self._late:
-                self._late.discard(origin)
+                del self._late[origin]
                 self.dropped_late += 1
         return arrived
+
+    def _forget_the_gone(self) -> None:
+        """Await nothing more from nodes that are gone; a node that returns has another id."""
+        if self._late:
+            online = set(self.grid.get_node_ids())
+            self._late = {i: node for i, node in self._late.items() if node in online}
 
 
 def content_bytes(content: RecordDict) -> int:
