@@ -15,6 +15,10 @@ class RoundError(ServerError):
     """A round could not be completed under the configured policy."""
 
 
+class ClientsFailedError(RoundError):
+    """All rounds were trained and the result is written, but clients failed on the way."""
+
+
 class CheckpointError(ServerError):
     """No usable checkpoint where one is needed."""
 

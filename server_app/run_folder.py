@@ -5,11 +5,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import TextIO
 
 import yaml  # type: ignore[import-untyped]
 
@@ -18,6 +20,7 @@ from server_app.errors import RunFolderError
 from server_app.files import replace_file, replace_json
 
 CONFIG, STATE, LOCK = "config.yaml", "state.json", "lock"
+LOCK_PATIENCE_S, LOCK_PAUSE_S = 0.5, 0.01
 
 FREE = (
     "resume",
@@ -47,6 +50,13 @@ class RunState:
     run_id: str
     incarnation: int
     error: str | None = None
+    clients_failed: bool = False
+    """All rounds were trained and ``result.json`` is written, but clients failed on the way."""
+
+    @property
+    def has_result(self) -> bool:
+        """Whether ``result.json`` is the result of this state."""
+        return self.status == "completed" or self.clients_failed
 
 
 def with_defaults(cfg: Config, now: datetime | None = None) -> Config:
@@ -172,27 +182,45 @@ def flatten(values: Mapping[str, object], prefix: str = "") -> dict[str, object]
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process holds the run's lock now."""
+    """Whether a process holds the run's lock now.
+
+    A shared lock on a file opened for reading: who looks excludes nobody else who looks,
+    writes nothing, and holds up a run that starts at this instant for no longer than this.
+    """
     try:
-        with _locked(folder):
-            return False
-    except RunFolderError:
+        with (folder / LOCK).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
         return True
+    return False
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Hold the run's lock; the system releases it when the process ends, however it ends."""
     with (folder / LOCK).open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _lock_soon(file):
             file.seek(0)
             raise RunFolderError(
                 f"{folder} is in use by another process ({file.read().strip() or 'unknown'})"
-            ) from None
+            )
         file.seek(0)
         file.truncate()
         file.write(f"pid {os.getpid()}\n")
         file.flush()
         yield
+
+
+def _lock_soon(file: TextIO) -> bool:
+    """Lock within LOCK_PATIENCE_S: a probe of :func:`is_locked` is over long before."""
+    deadline = time.monotonic() + LOCK_PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(LOCK_PAUSE_S)

@@ -8,11 +8,14 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from logging import WARNING
+
+from flwr.common.logger import log
 
 from conf.tree import Config
-from server_app.callbacks import Callback, truncate_metrics
+from server_app.callbacks import Callback, read_metrics, truncate_metrics
 from server_app.checkpoint import Checkpoint, CheckpointStore
-from server_app.errors import CheckpointError, RunFolderError
+from server_app.errors import CheckpointError, ClientsFailedError, RunFolderError
 from server_app.run_folder import RunFolder, RunState, fixed_settings, read_state
 
 
@@ -35,7 +38,9 @@ def recorded(folder: RunFolder, cfg: Config, followers: Sequence[Callback]) -> I
         yield start
     except BaseException as error:
         text = f"{type(error).__name__}: {error}"
-        folder.write_state(RunState("failed", state.run_id, state.incarnation, text))
+        clients_failed = isinstance(error, ClientsFailedError)
+        failed = RunState("failed", state.run_id, state.incarnation, text, clients_failed)
+        folder.write_state(failed)
         for callback in followers:
             callback.on_failure(error)
         raise
@@ -51,8 +56,27 @@ def _begin(folder: RunFolder, cfg: Config) -> Start:
         return Start(RunState("running", uuid.uuid4().hex, 0), checkpoints, None)
     if checkpoint.config_hash != config_hash(cfg):
         raise CheckpointError(f"the checkpoint in {folder.path} was made with other settings")
+    _warn_of_additional_evaluations(folder, cfg)
     incarnation = 1 + _last_incarnation(folder, checkpoint)
     return Start(RunState("running", checkpoint.run_id, incarnation), checkpoints, checkpoint)
+
+
+def _warn_of_additional_evaluations(folder: RunFolder, cfg: Config) -> None:
+    """Say where a resume with more rounds differs from a run that had them from the start."""
+    every, rounds = cfg.evaluation.every, cfg.federation.rounds
+    lines = [line for line in read_metrics(folder.path) if line["evaluation"] is not None]
+    evaluated = [int(str(line["round"])) for line in lines]
+    for server_round in evaluated:
+        if server_round % every and server_round < rounds:
+            log(
+                WARNING,
+                "Round %d was evaluated as the last of an earlier total, though it is no multiple "
+                "of evaluation.every=%d. It counts for the selection of the round and for "
+                "patience, so the result may differ from that of %d rounds without a break",
+                server_round,
+                every,
+                rounds,
+            )
 
 
 def _last_incarnation(folder: RunFolder, checkpoint: Checkpoint) -> int:

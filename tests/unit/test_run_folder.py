@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import threading
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +20,7 @@ from server_app.run import run_server
 from server_app.run_folder import (
     RunFolder,
     RunState,
+    is_locked,
     read_config,
     read_state,
     with_defaults,
@@ -68,6 +71,29 @@ def test_a_running_state_without_a_process_reads_as_interrupted(tmp_path: Path) 
     assert read_state(tmp_path / "run").status == "interrupted"
 
 
+def test_a_look_at_the_lock_neither_writes_nor_holds_up_a_start(tmp_path: Path) -> None:
+    cfg = tiny_config(tmp_path, "name=run")
+    with RunFolder.opened(cfg) as folder:
+        pass
+    lock = folder.path / "lock"
+    lock.write_text("pid 7\n")
+    assert not is_locked(folder.path)
+    assert lock.read_text() == "pid 7\n"
+    with lock.open("rb") as look:
+        fcntl.flock(look, fcntl.LOCK_SH)
+        # Another lister does not take the first for a run ...
+        assert not is_locked(folder.path)
+        # ... and a run that starts meanwhile waits until the look is over.
+        threading.Timer(0.1, lambda: fcntl.flock(look, fcntl.LOCK_UN)).start()
+        with RunFolder.opened(replace(cfg, resume=True)):
+            assert is_locked(folder.path)
+
+
+def test_a_folder_without_a_lock_is_not_in_use(tmp_path: Path) -> None:
+    assert not is_locked(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     "override", ["seed=1", "strategy.private_lr=0.2", "federation.fraction=0.4", "model.factors=3"]
 )
@@ -109,3 +135,24 @@ def test_a_completed_run_resumed_with_more_rounds_goes_on(tmp_path: Path) -> Non
     assert {d.round for _, d in nodes.downlinks[trained:]} == {7, 8}
     assert {d.header.incarnation for _, d in nodes.downlinks[trained:]} == {1}
     assert len({d.header.run_id for _, d in nodes.downlinks}) == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "warned"), [(4, 8, True), (6, 8, False), (3, 6, False), (4, 4, False)]
+)
+def test_a_resume_that_cannot_equal_an_unbroken_run_warns(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, first: int, second: int, warned: bool
+) -> None:
+    """Evaluations are due every three rounds; round 4 is evaluated because it is the last of
+    four, and would not be in a run of eight."""
+    nodes = FakeNodes(code_fingerprint())
+    run_server(LocalGrid(2, nodes.app()), tiny_config(tmp_path, "name=run", _rounds(first)))
+    cfg = tiny_config(tmp_path, "name=run", "resume=true", _rounds(second))
+    caplog.clear()
+    run_server(LocalGrid(2, nodes.app()), cfg)
+    texts = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert any(f"Round {first} was evaluated as the last" in text for text in texts) is warned
+
+
+def _rounds(number: int) -> str:
+    return f"federation.rounds={number}"
