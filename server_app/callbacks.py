@@ -63,6 +63,11 @@ class RoundRecord:
     """``train`` and ``evaluate``: wall time of the exchanges; ``messages``: the part of these
     beyond the slowest node's own work; ``server``: sampling, summing, the server's step."""
     failures: int
+    """Messages without a usable reply, of training and evaluation; those sent before the first
+    round count to it."""
+    client_errors: list[str]
+    """A line for each client that raised an error, or sent a reply that was rejected, and whose
+    users the exchange then went without."""
     dropped_late: int
 
 
@@ -94,7 +99,7 @@ class MetricsLog(Callback):
     def on_round(self, record: RoundRecord) -> None:
         """Append and flush, so that followers see whole lines."""
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(record)) + "\n")
+            file.write(json.dumps(asdict(record), allow_nan=False) + "\n")
 
 
 class LogProgress(Callback):
@@ -131,4 +136,5 @@ def read_metrics(folder: Path) -> list[dict[str, object]]:
 def truncate_metrics(folder: Path, last_round: int) -> None:
     """Drop the lines of rounds after ``last_round``, which a resumed run trains again."""
     kept = [r for r in read_metrics(folder) if int(str(r["round"])) <= last_round]
-    replace_file(folder / METRICS, "".join(json.dumps(r) + "\n" for r in kept).encode())
+    lines = [json.dumps(record, allow_nan=False) + "\n" for record in kept]
+    replace_file(folder / METRICS, "".join(lines).encode())

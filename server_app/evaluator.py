@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,13 +12,14 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from conf.tree import Config
 from models.types import IntArray, Tensors
 from server_app.errors import RoundError
+from server_app.evaluation_check import Asked, asked_names, problem
 from server_app.gather import Gatherer
 from server_app.nodes import NodeDirectory
 from server_app.ranking import Ranking, summarise
 from strategies import wire
 from strategies.base import RecStrategy
 from strategies.codec import WireError, to_arrays
-from strategies.hooks import Failure
+from strategies.hooks import Failure, error_of
 from strategies.messages import ITEM_COUNTS, EvaluateReply, EvaluateRequest, Header
 
 
@@ -75,16 +75,16 @@ class Evaluator:
             return strategy.configure_evaluate(server_round, arrays, ConfigRecord(), grid)
 
         try:
-            gathered = self._gatherer.gather(
+            replies = self._gatherer.gather(
                 f"evaluation of {scorer} at round {server_round}",
                 self._users_of(),
                 ask,
                 strategy.collect_evaluate,
-                lambda reply: _problem(reply, server_round),
+                self._check(request),
             )
         finally:
             self._request = None
-        return summarise(gathered.replies, self.item_counts_I)
+        return summarise(replies, self.item_counts_I)
 
     def count_items(self) -> None:
         """Ask every node how often its users interacted with each item; keeps the sum (I,)."""
@@ -94,10 +94,10 @@ class Evaluator:
             nodes = [self._directory.node(key) for key in sorted(outstanding)]
             return [Message(content, node, ITEM_COUNTS, group_id="items") for node in nodes]
 
-        gathered = self._gatherer.gather(
+        replies = self._gatherer.gather(
             "item counts", self._users_of(), ask, self._collect_counts, lambda reply: None
         )
-        self.item_counts_I = np.sum([reply.counts_I for reply in gathered.replies], axis=0)
+        self.item_counts_I = np.sum([reply.counts_I for reply in replies], axis=0)
 
     def popularity(self, strategy: RecStrategy) -> Ranking:
         """The ranking by number of training interactions, on the same split.
@@ -112,6 +112,16 @@ class Evaluator:
         full = self._cfg.evaluation.full != "never"
         return self.evaluate(strategy, 0, shared, full=full, scorer="popularity")
 
+    def _check(self, request: EvaluateRequest) -> Callable[[EvaluateReply], str | None]:
+        asked = Asked(
+            round=request.round,
+            names=asked_names(self._cfg, request.full),
+            exposure=request.full and self._cfg.evaluation.item_statistics,
+            num_items=self._directory.num_items,
+        )
+        users_of = self._users_of()
+        return lambda reply: problem(reply, asked, users_of[reply.shard_key])
+
     def _users_of(self) -> dict[str, int]:
         return {key: len(hello.users) for key, hello in self._directory.shards.items()}
 
@@ -123,7 +133,7 @@ class Evaluator:
             meta = reply.metadata
             where = (meta.reply_to_message_id, meta.src_node_id)
             if reply.has_error():
-                failures.append(Failure(*where, f"client error: {reply.error.reason}"))
+                failures.append(error_of(reply))
                 continue
             try:
                 counts_I = self._decode(reply.content)
@@ -139,14 +149,3 @@ class Evaluator:
         if (counts_I < 0).any():
             raise WireError("item counts must not be negative")
         return counts_I
-
-
-def _problem(reply: EvaluateReply, server_round: int) -> str | None:
-    if reply.round != server_round:
-        return f"answers round {reply.round} instead of {server_round}"
-    for name, value in reply.metrics.items():
-        if not math.isfinite(value):
-            return f"{name} is {value}"
-        if not 0 <= reply.counts.get(name, -1.0) < math.inf:
-            return f"{name} has no number of users"
-    return None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from fractions import Fraction
+from typing import Protocol, TypeVar
 
 from flwr.app import Message
 from flwr.common.logger import log
@@ -13,7 +13,8 @@ from flwr.serverapp import Grid
 from conf.tree import FederationConfig
 from server_app.errors import RoundError
 from server_app.exchange import Courier, Delivery
-from server_app.nodes import NodeDirectory
+from server_app.failures import FailureLog, NodeFailure
+from server_app.nodes import GONE, NodeDirectory
 from strategies.hooks import Failure
 
 WARNING = 30
@@ -35,14 +36,6 @@ Check = Callable[[Reply], str | None]
 """What is wrong with a decoded reply; None when it is usable."""
 
 
-@dataclass
-class Gathered(Generic[Reply]):
-    """Usable replies by ascending shard key, and what was wrong with the others."""
-
-    replies: list[Reply] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-
-
 class Gatherer:
     """Asks shards, again where the policy says so, until enough users are accounted for."""
 
@@ -53,6 +46,8 @@ class Gatherer:
         self._courier = courier
         self._policy = federation
         self.deadline_s = federation.deadline_s
+        self.failures = FailureLog()
+        """What went wrong in the exchanges so far; the round loop takes it."""
 
     @property
     def grid(self) -> Grid:
@@ -66,79 +61,94 @@ class Gatherer:
         ask: Ask,
         collect: Collect[Reply],
         check: Check[Reply],
-    ) -> Gathered[Reply]:
-        """Gather the replies of the shards in ``users_of`` (number of users by shard key).
+    ) -> list[Reply]:
+        """The usable replies of the shards in ``users_of`` (users by shard key), by shard key.
+
+        Every failure is logged once, and counted in ``failures``.
 
         Raises:
             RoundError: when fewer than ``min_share`` of the users are accounted for and the
                 policy is to fail, or retries are used up, or there is no reply at all. The
-                message holds the first node's own error text.
+                message holds the first failing client's own error text.
 
         """
         done: dict[str, Reply] = {}
-        failures: list[str] = []
+        failures: list[NodeFailure] = []
         policy = self._policy
         attempts = 1 + (policy.retries if policy.on_missing == "retry" else 0)
         for attempt in range(attempts):
             self._directory.refresh()
             outstanding = frozenset(users_of) - done.keys()
             delivery = self._courier.exchange(list(ask(outstanding)), self.deadline_s)
-            usable, unusable = collect(delivery.replies)
-            failures += self._describe(delivery, unusable)
-            for reply in usable:
-                problem = _misfit(reply, outstanding, done) or check(reply)
-                if problem is None:
-                    done[reply.shard_key] = reply
-                else:
-                    failures.append(f"shard {reply.shard_key!r}: rejected: {problem}")
+            replies, failed = self._sort_out(delivery, collect, check)
+            done |= replies
+            for failure in failed:
+                log(WARNING, "%s, attempt %d of %d: %s", what, attempt + 1, attempts, failure)
+            failures += failed
             if self._enough(users_of, done):
                 break
-            log(WARNING, "%s, attempt %d of %d: %s", what, attempt + 1, attempts, _last(failures))
         else:
             self._give_up_unless_allowed(what, users_of, done, failures)
-        return Gathered([done[key] for key in sorted(done)], failures)
+        self.failures.add(failures, frozenset(users_of) - done.keys())
+        return [done[key] for key in sorted(done)]
+
+    def _sort_out(
+        self, delivery: Delivery, collect: Collect[Reply], check: Check[Reply]
+    ) -> tuple[dict[str, Reply], list[NodeFailure]]:
+        """Usable replies by shard key, and the failures of the other nodes by shard key."""
+        usable: dict[str, Reply] = {}
+        failed = [self._failure(n, "no reply before the deadline") for n in delivery.silent]
+        failed += [self._failure(n, "not connected") for n in delivery.unreachable]
+        for message in delivery.replies:
+            node_id = delivery.node_of[message.metadata.reply_to_message_id]
+            key = self._directory.shard_at(node_id)
+            replies, unusable = collect([message])
+            failed += [self._failure(node_id, f.reason, f) for f in unusable]
+            for reply in replies:
+                problem = _misfit(reply, key) or check(reply)
+                if problem is None:
+                    usable[key] = reply
+                else:
+                    rejected = NodeFailure(key, node_id, f"rejected: {problem}", by_client=True)
+                    failed.append(rejected)
+        return usable, sorted(failed, key=lambda failure: failure.shard_key)
+
+    def _failure(self, node_id: int, reason: str, found: Failure | None = None) -> NodeFailure:
+        by_client = found is not None and found.code not in GONE
+        return NodeFailure(self._directory.shard_at(node_id), node_id, reason, by_client)
 
     def _enough(self, users_of: Mapping[str, int], done: Mapping[str, object]) -> bool:
         arrived = sum(users_of[key] for key in done)
-        return arrived >= self._policy.min_share * sum(users_of.values())
+        # Exact in decimal: 7 of 100 users are a share of 0.07, which binary floats deny.
+        return arrived >= Fraction(str(self._policy.min_share)) * sum(users_of.values())
 
     def _give_up_unless_allowed(
         self,
         what: str,
         users_of: Mapping[str, int],
         done: Mapping[str, object],
-        failures: Sequence[str],
+        failures: Sequence[NodeFailure],
     ) -> None:
         # Going on with no reply at all would end a run of failing clients as a success.
         if self._policy.on_missing == "continue" and done:
             return
         total = sum(users_of.values())
         missing = total - sum(users_of[key] for key in done)
-        first = next((text for text in failures if "client error" in text), _last(failures))
         notes = [f"node {n} was not admitted: {why}" for n, why in self._directory.refused.items()]
         raise RoundError(
             f"{what}: {missing} of {total} users are missing (min_share="
             f"{self._policy.min_share:g}, on_missing={self._policy.on_missing}); "
-            + "; ".join([first, *notes])
+            + "; ".join([_reason(failures), *notes])
         )
 
-    def _describe(self, delivery: Delivery, unusable: Iterable[Failure]) -> list[str]:
-        place = self._place
-        return [
-            *(f"{place(delivery.node_of[f.message_id])}: {f.reason}" for f in unusable),
-            *(f"{place(n)}: no reply before the deadline" for n in sorted(delivery.silent)),
-            *(f"{place(n)}: not connected" for n in sorted(delivery.unreachable)),
-        ]
 
-    def _place(self, node_id: int) -> str:
-        return f"shard {self._directory.shard_at(node_id)!r} (node {node_id})"
+def _reason(failures: Sequence[NodeFailure]) -> str:
+    """The first failing client's words, which explain more than an absent node."""
+    first = next((f for f in failures if f.by_client), failures[-1] if failures else None)
+    return "no message was sent" if first is None else str(first)
 
 
-def _last(failures: Sequence[str]) -> str:
-    return failures[-1] if failures else "no message was sent"
-
-
-def _misfit(reply: Reply, outstanding: frozenset[str], done: Mapping[str, Reply]) -> str | None:
-    if reply.shard_key not in outstanding:
-        return "this shard was not asked"
-    return "answered twice" if reply.shard_key in done else None
+def _misfit(reply: Keyed, shard_key: str) -> str | None:
+    if reply.shard_key == shard_key:
+        return None
+    return f"answers for shard {reply.shard_key!r}"

@@ -41,7 +41,8 @@ class RunResult:
     popularity: dict[str, float] | None
     """The same metrics of ranking by popularity; None when not asked for."""
     totals: dict[str, float] = field(default_factory=dict)
-    """Over all rounds: users trained, bytes up and down, seconds by part, failures."""
+    """Over all rounds: users trained, bytes up and down, seconds by part, failures, client
+    errors; the last two over exchanges outside rounds as well."""
 
     def save(self) -> None:
         """Write ``result.json`` into the run's folder, atomically."""
@@ -71,6 +72,8 @@ def totals_of(records: Sequence[Mapping[str, object]]) -> dict[str, float]:
     totals: dict[str, float] = {}
     for record in records:
         flat = {k: v for k, v in record.items() if k in SUMMED}
+        errors = record.get("client_errors")
+        flat |= {"client_errors": len(errors)} if isinstance(errors, list) else {}
         seconds = record.get("seconds")
         if isinstance(seconds, Mapping):
             flat |= {f"seconds_{k}": v for k, v in seconds.items()}

@@ -15,13 +15,14 @@ from server_app.callbacks import Callback, EvaluationRecord, RoundRecord
 from server_app.checkpoint import Checkpoint, CheckpointStore
 from server_app.evaluator import Evaluator
 from server_app.exchange import Courier
-from server_app.gather import Gathered, Gatherer
+from server_app.gather import Gatherer
 from server_app.meter import RoundMeter
 from server_app.ranking import Ranking
 from server_app.selection import Selection, consider, is_sealed, measure_of, out_of_patience
-from server_app.trainer import Trainer, train_means
+from server_app.trainer import Trainer
 from strategies.base import RecStrategy
 from strategies.codec import to_arrays
+from strategies.hooks import train_means
 from strategies.messages import Downlink, EvaluateRequest, Header, Uplink
 
 
@@ -108,28 +109,26 @@ class RoundLoop:
     def _round(self, strategy: RecStrategy, num_rounds: int) -> RoundRecord:
         server_round = self.round + 1
         meter = RoundMeter(self._tools.courier)
-        gathered = self._train(strategy, server_round, meter)
+        uplinks = self._train(strategy, server_round, meter)
         ranking = None
         if server_round % self._cfg.evaluation.every == 0 or server_round == num_rounds:
             ranking = self._evaluate(strategy, server_round, meter)
         self.round = server_round
-        record = self._record(num_rounds, gathered, ranking, meter)
+        record = self._record(num_rounds, uplinks, ranking, meter)
         for callback in self._callbacks:
             callback.on_round(record)
         if ranking or server_round % self._cfg.federation.checkpoint_every == 0:
             self._save(strategy)
         return record
 
-    def _train(
-        self, strategy: RecStrategy, server_round: int, meter: RoundMeter
-    ) -> Gathered[Uplink]:
+    def _train(self, strategy: RecStrategy, server_round: int, meter: RoundMeter) -> list[Uplink]:
         trainer = self._tools.trainer
         with meter.part("train"):
-            gathered = trainer.train(strategy, server_round, self._keep_rounds())
-        meter.node_work(max(uplink.seconds for uplink in gathered.replies))
+            uplinks = trainer.train(strategy, server_round, self._keep_rounds())
+        meter.node_work(max(uplink.seconds for uplink in uplinks))
         with meter.part("server"):
-            trainer.step(strategy, server_round, gathered.replies)
-        return gathered
+            trainer.step(strategy, server_round, uplinks)
+        return uplinks
 
     def _evaluate(self, strategy: RecStrategy, server_round: int, meter: RoundMeter) -> Ranking:
         with meter.part("evaluate"):
@@ -154,21 +153,23 @@ class RoundLoop:
     def _record(
         self,
         num_rounds: int,
-        gathered: Gathered[Uplink],
+        uplinks: Sequence[Uplink],
         ranking: Ranking | None,
         meter: RoundMeter,
     ) -> RoundRecord:
+        failed = self._tools.gatherer.failures.take()
         return RoundRecord(
             round=self.round,
             rounds=num_rounds,
-            num_users=sum(uplink.num_users for uplink in gathered.replies),
-            train=train_means(gathered.replies),
+            num_users=sum(uplink.num_users for uplink in uplinks),
+            train=train_means(uplinks),
             evaluation=None if ranking is None else ranking.visible(self._sealed),
             selected_round=self.selection.round,
             bytes_up=meter.bytes_up,
             bytes_down=meter.bytes_down,
             seconds=meter.seconds,
-            failures=len(gathered.failures),
+            failures=failed.count,
+            client_errors=failed.client_errors,
             dropped_late=meter.dropped_late,
         )
 

@@ -15,6 +15,7 @@ from server_app.callbacks import Callback, MetricsLog, RunInfo, read_metrics
 from server_app.errors import CheckpointError
 from server_app.evaluator import Evaluator
 from server_app.exchange import Courier
+from server_app.failures import client_errors, refuse_client_errors
 from server_app.gather import Gatherer
 from server_app.nodes import NodeDirectory, lost_state
 from server_app.ranking import Ranking
@@ -35,6 +36,8 @@ def run_server(grid: Grid, cfg: Config, callbacks: Sequence[Callback] = ()) -> R
     Raises:
         ServerError: nodes that do not fit, a round that cannot be completed, a folder that is
             in use; the run's ``state.json`` then says ``failed`` with the reason.
+        ClientsFailedError: when clients failed where the policy let the run go on; the result
+            is written all the same.
 
     """
     cfg = with_defaults(cfg)
@@ -88,7 +91,14 @@ class _Run:
         )
         result = self._result(loop, self._selected(loop), popularity)
         result.save()
+        refuse_client_errors(result.rounds, client_errors(self._records()))
         return result
+
+    def _records(self) -> list[dict[str, object]]:
+        """The rounds' records, and what failed in the exchanges after them."""
+        after = self.tools.gatherer.failures
+        outside: dict[str, object] = {"failures": after.count, "client_errors": after.client_errors}
+        return [*read_metrics(self.folder.path), outside]
 
     def _loop(self) -> RoundLoop:
         checkpoint = self.start.resume_from
@@ -158,7 +168,7 @@ class _Run:
             metrics=ranking.metrics,
             counts=ranking.counts,
             popularity=None if popularity is None else popularity.metrics,
-            totals=totals_of(read_metrics(self.folder.path)),
+            totals=totals_of(self._records()),
         )
 
 

@@ -57,7 +57,7 @@ def encode(checkpoint: Checkpoint) -> dict[str, bytes]:
         "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
     }
     state["digest"] = _state_digest(state)
-    return {**files, STATE: json.dumps(state, indent=2).encode()}
+    return {**files, STATE: json.dumps(state, indent=2, allow_nan=False).encode()}
 
 
 def _pack(tensors: Tensors) -> bytes:

@@ -10,7 +10,7 @@ from flwr.app import ConfigRecord, Message
 from conf.tree import Config
 from models.types import IntArray, Tensors
 from server_app.errors import RoundError
-from server_app.gather import Gathered, Gatherer
+from server_app.gather import Gatherer
 from server_app.nodes import NodeDirectory
 from server_app.sampling import sample_cohort
 from strategies.base import RecStrategy
@@ -37,7 +37,7 @@ class Trainer:
 
     def train(
         self, strategy: RecStrategy, server_round: int, keep_rounds: tuple[int, ...]
-    ) -> Gathered[Uplink]:
+    ) -> list[Uplink]:
         """Have the round's cohort trained; returns the usable uplinks by ascending shard key.
 
         Raises:
@@ -103,13 +103,6 @@ class Trainer:
             shared={},
             personal=_personal(strategy, users),
         )
-
-
-def train_means(uplinks: Sequence[Uplink]) -> dict[str, float]:
-    """Means over the users of all uplinks: sums of sums by the number of users."""
-    users = sum(uplink.num_users for uplink in uplinks)
-    names = sorted({name for uplink in uplinks for name in uplink.metrics})
-    return {n: sum(u.metrics.get(n, 0.0) for u in uplinks) / users for n in names}
 
 
 def _personal(strategy: RecStrategy, users: IntArray) -> dict[int, Tensors]:

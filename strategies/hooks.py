@@ -7,7 +7,7 @@ as a :class:`Session` (see ``server_app.rounds``) and ``start`` delegates to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from logging import INFO
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -35,6 +35,8 @@ class Failure:
     message_id: str
     node_id: int
     reason: str
+    code: int | None = None
+    """Flower's code of an error reply; None for a reply with content that was rejected."""
 
 
 class Session(Protocol):
@@ -115,8 +117,7 @@ class FlowerHooks(Strategy):
             return None, None
         self.apply(uplinks)
         users = sum(uplink.num_users for uplink in uplinks)
-        names = sorted({name for uplink in uplinks for name in uplink.metrics})
-        means = {n: sum(u.metrics.get(n, 0.0) for u in uplinks) / users for n in names}
+        means = train_means(uplinks)
         return to_arrays(self.shared), MetricRecord({"num-users": users, **means})
 
     def aggregate_evaluate(
@@ -166,6 +167,13 @@ class FlowerHooks(Strategy):
         return self.session
 
 
+def train_means(uplinks: Sequence[Uplink]) -> dict[str, float]:
+    """Means over the users of all uplinks: sums of sums by the number of users."""
+    users = sum(uplink.num_users for uplink in uplinks)
+    names = sorted({name for uplink in uplinks for name in uplink.metrics})
+    return {n: sum(u.metrics.get(n, 0.0) for u in uplinks) / users for n in names}
+
+
 def mean_metrics(replies: Iterable[EvaluateReply]) -> dict[str, float]:
     """Means over users: sums of sums divided by sums of counts."""
     sums: dict[str, float] = {}
@@ -175,6 +183,13 @@ def mean_metrics(replies: Iterable[EvaluateReply]) -> dict[str, float]:
             sums[name] = sums.get(name, 0.0) + value
             counts[name] = counts.get(name, 0.0) + reply.counts.get(name, 0.0)
     return {name: sums[name] / counts[name] for name in sorted(sums) if counts[name] > 0}
+
+
+def error_of(reply: Message) -> Failure:
+    """An error reply as a failure."""
+    meta, error = reply.metadata, reply.error
+    reason = f"client error: {error.reason}"
+    return Failure(meta.reply_to_message_id, meta.src_node_id, reason, error.code)
 
 
 def _message(content: RecordDict, node: int, kind: str, server_round: int) -> Message:
@@ -189,7 +204,7 @@ def _collect(
     for reply in replies:
         where = (reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
         if reply.has_error():
-            failures.append(Failure(*where, f"client error: {reply.error.reason}"))
+            failures.append(error_of(reply))
             continue
         try:
             usable.append(decode(reply.content))

@@ -17,11 +17,11 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from conf.compose import compose
-from conf.tree import Config
+from conf.tree import Config, from_json
 from models.rng import Role, derive_rng
 from models.types import IntArray, Update
 from strategies import wire
-from strategies.messages import Downlink, EvaluateReply, HelloReply, Uplink
+from strategies.messages import Downlink, EvaluateReply, EvaluateRequest, HelloReply, Uplink
 
 NUM_USERS, NUM_ITEMS = 20, 12
 HITS = (0.3, 0.5, 0.5, 0.4, 0.6, 0.2, 0.1, 0.7, 0.6, 0.5, 0.5, 0.9)
@@ -57,6 +57,8 @@ class FakeNodes:
     uplink: Callable[[int, Uplink], Uplink] = lambda index, uplink: uplink
     states: dict[tuple[str, int], dict[int, float]] = field(default_factory=dict)
     """By (run id, user): value by round."""
+    before_evaluate: Callable[[int, EvaluateRequest], None] = lambda index, request: None
+    evaluation: Callable[[int, EvaluateReply], EvaluateReply] = lambda index, reply: reply
     downlinks: list[tuple[int, Downlink]] = field(default_factory=list)
     evaluations: list[tuple[int, str, int, bool]] = field(default_factory=list)
     """Node, scorer, state round, full."""
@@ -133,6 +135,8 @@ class FakeNodes:
     def _evaluate(self, message: Message, context: Context) -> Message:
         request = wire.decode_evaluate(message.content)
         users = float(len(self.users(context)))
+        cfg = from_json(request.header.config_json)
+        self.before_evaluate(self.index(context), request)
         state = (self.index(context), request.scorer, request.state_round, request.full)
         self.evaluations.append(state)
         popular = request.scorer == "popularity"
@@ -140,11 +144,15 @@ class FakeNodes:
         metrics, exposure_I = {}, None
         for kind in ("sampled", "full") if request.full else ("sampled",):
             for part, value in (("validation", hit), ("test", hit / 2)):
-                for name, factor in (("hr@10", 1.0), ("ndcg@10", 0.5)):
-                    metrics[f"{part}/{kind}/{name}"] = value * factor * users
-        if request.full:
+                if part == "validation" and not cfg.protocol.validation:
+                    continue
+                for name, factor in (("hr", 1.0), ("ndcg", 0.5), ("mrr", 0.25)):
+                    for cutoff in cfg.evaluation.cutoffs:
+                        metrics[f"{part}/{kind}/{name}@{cutoff}"] = value * factor * users
+        if request.full and cfg.evaluation.item_statistics:
             exposure_I = np.zeros(NUM_ITEMS, np.int64)
             exposure_I[:10] = int(users)
         counts = dict.fromkeys(metrics, users)
         reply = EvaluateReply(self.key(context), request.round, metrics, counts, exposure_I, 0.001)
+        reply = self.evaluation(self.index(context), reply)
         return Message(wire.encode_evaluate_reply(reply), reply_to=message)
