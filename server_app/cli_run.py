@@ -15,6 +15,7 @@ from conf.compose import compose
 from conf.overrides import absolute_overrides, as_overrides, assignment, default_runs
 from conf.tree import Config, ConfigError, from_mapping, remarks, to_json, to_mapping
 from server_app.cli_common import CONSOLE, parse_seeds, run_folder
+from server_app.errors import ServerError
 
 if TYPE_CHECKING:
     from server_app.results import RunResult
@@ -74,6 +75,9 @@ def run(
             raise InterruptedError(
                 f"stopped; continue with: fedrecgel run --resume {shlex.quote(str(folder))}"
             ) from None
+        except ServerError:
+            _show_result(each.config)
+            raise
         CONSOLE.print(result_table(results[-1]))
     if len(results) > 1:
         CONSOLE.print(runs_table(results))
@@ -156,6 +160,17 @@ def _check_files(config: Config) -> None:
     for key, path in (("path", config.dataset.path), ("titles", config.dataset.titles)):
         if path is not None and not file_on_disk(path).is_file():
             raise ConfigError(f"dataset.{key}: there is no file {file_on_disk(path)}")
+
+
+def _show_result(config: Config) -> None:
+    """The table of a failed run that trained all its rounds; the error follows it."""
+    from server_app.report import result_table
+    from server_app.results import load_result
+    from server_app.run_folder import STATE, read_state
+
+    folder = Path(config.output) / str(config.name)
+    if (folder / STATE).exists() and read_state(folder).has_result:
+        CONSOLE.print(result_table(load_result(folder)))
 
 
 def _example(result: RunResult) -> None:

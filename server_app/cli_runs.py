@@ -92,7 +92,7 @@ def _show(folder: Path) -> None:
     from server_app.run_folder import read_state
 
     state = read_state(folder)
-    if state.status == "completed":
+    if state.has_result:
         result = load_result(folder)
         CONSOLE.print(result_table(result))
         for key, value in sorted(result.totals.items()):

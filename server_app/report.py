@@ -37,7 +37,7 @@ def result_table(result: RunResult) -> Table:
     rule = RULE[result.select].format(result.selected_round, result.rounds)
     table = Table(
         title=f"{result.dataset}, protocol {result.protocol}",
-        caption=f"{result.name}: protocol {result.protocol}, {result.num_users} users, "
+        caption=f"{result.name}: protocol {result.protocol}, {_users(result)}, "
         f"{result.num_items} items, {rule}; HR with standard error over users",
     )
     table.add_column("ranking")
@@ -86,6 +86,15 @@ def mean_sd(values: Sequence[float | None]) -> str:
         return "–"
     mean = f"{100 * statistics.fmean(known):.2f}"
     return mean if len(known) == 1 else f"{mean} ± {100 * statistics.stdev(known):.2f}"
+
+
+def _users(result: RunResult) -> str:
+    """Number of users, and of those behind the figures where these are fewer."""
+    counts = [count for name, count in result.counts.items() if name in SHOWN]
+    if not counts or min(counts) >= result.num_users:
+        return f"{result.num_users} users"
+    ends = [f"{count:.0f}" for count in sorted({min(counts), max(counts)})]
+    return f"figures over {' to '.join(ends)} of {result.num_users} users"
 
 
 def _cell(name: str, metrics: Mapping[str, float], count: float | None) -> str:

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flwr.app import RecordDict
 from made_up import write_interactions
 from rich.console import Console
 
+from client_app.runtime import Node
+from client_app.training import answer_train
 from conf.tree import ConfigError
 from server_app import cli_common, cli_launch, cli_run
 from server_app.cli import run_command
@@ -19,6 +22,7 @@ from server_app.flower_run import FlowerStatus, federation_config
 from server_app.progress import RoundProgress
 from server_app.results import load_result
 from server_app.run_folder import RunState
+from strategies.messages import Downlink
 
 SMALL = [
     "dataset=file",
@@ -185,6 +189,29 @@ def test_a_failed_run_is_status_1_and_says_why(
     assert f"ratings.csv:{number}" in error
     assert run_command(["runs"]) == 0
     assert "failed" in capsys.readouterr().out
+
+
+def test_a_run_whose_clients_failed_shows_its_result_and_is_status_1(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Node 1 fails in round 2; the policy lets the run go on, to a result that says so."""
+
+    def failing(node: Node, request: Downlink, digest: bytes) -> RecordDict:
+        if node.shard_key.startswith("000001") and request.round == 2:
+            raise ZeroDivisionError("for a test")
+        return answer_train(node, request, digest)
+
+    monkeypatch.setattr("client_app.app.answer_train", failing)
+    status = run_command(["run", *SMALL, "federation.min_share=0.1", "--name", "x"])
+    shown = capsys.readouterr()
+    assert status == 1
+    assert "popularity" in shown.out and "HR@10 sampled" in shown.out
+    line = shown.err.strip().splitlines()[-1]
+    assert line.startswith("fedrecgel: all 3 rounds were trained, but clients failed once; first: ")
+    assert "shard '000001-of-000002'" in line and "for a test" in line
+    assert run_command(["runs", "x"]) == 0
+    listed = capsys.readouterr().out
+    assert "HR@10 sampled" in listed and "status: failed" in listed
 
 
 def test_ctrl_c_is_status_130_and_says_how_to_continue(

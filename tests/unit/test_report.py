@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,15 @@ def test_a_result_stands_beside_popularity_under_its_protocol(tmp_path: Path) ->
     assert "popularity" in text
     assert "protocol strict" in text
     assert "round 7 of 10, best HR@10 on validation" in text
+
+
+def test_fewer_users_behind_the_figures_are_named(tmp_path: Path) -> None:
+    whole = result(tmp_path)
+    assert "figures" not in text_of(result_table(whole))
+    fewer = replace(whole, counts=dict.fromkeys(whole.metrics, 80.0))
+    assert "figures over 80 of 100 users" in text_of(result_table(fewer))
+    mixed = replace(whole, counts={**fewer.counts, "test/sampled/hr@10": 90.0})
+    assert "figures over 80 to 90 of 100 users" in text_of(result_table(mixed))
 
 
 def test_a_value_that_is_absent_is_a_dash(tmp_path: Path) -> None:
