@@ -203,43 +203,7 @@ def test_a_removed_store_is_made_anew(cfg: Config) -> None:
     assert not tiny_run.node(cfg).state.store.read("run", np.arange(20), 1)[0].any()
 
 
-# ---- privacy -----------------------------------------------------------------------------
-def private_patterns(cfg: Config, rounds: int) -> set[bytes]:
-    """Every two neighbouring numbers of the private parameters of all users and rounds."""
-    node = tiny_run.node(cfg)
-    found = set()
-    for round_ in range(rounds + 1):
-        block = node.strategy.private_parameters(node.state.block(node.users, round_))
-        for tensor in block.values():
-            rows = tensor.numpy().reshape(len(node.users), -1)
-            found |= {row[i : i + 2].tobytes() for row in rows for i in range(len(row) - 1)}
-    return found
-
-
-@pytest.mark.parametrize("strategy", ["fedrecgel", "fedncf", "fedavg", "fedmf"])
-def test_private_parameters_are_in_no_message(tmp_path: Path, strategy: str) -> None:
-    cfg = tiny_run.config(tmp_path, *SMALL, f"strategy={strategy}", "engine=loop")
-    grid, shared, head = LocalGrid(1), tiny_run.shared(cfg), tiny_run.header(cfg)
-    request = wire.encode_hello_request(head, may_start=True)
-    replies = [content(tiny_run.ask(grid, kind, request)) for kind in (HELLO, ITEM_COUNTS)]
-    for round_, users in ((1, [3]), (2, list(range(20))), (3, [3, 4])):
-        reply = tiny_run.train(grid, tiny_run.downlink(head, shared, users, round_))
-        replies.append(content(reply))
-        ranking = wire.encode_evaluate(tiny_run.evaluation(head, shared, round_))
-        replies.append(content(tiny_run.ask(grid, "evaluate", ranking)))
-    sent = [to_bytes(reply) for reply in replies]
-    patterns = private_patterns(cfg, rounds=3)
-    for message in sent:
-        assert not any(pattern in message for pattern in patterns)
-    node = tiny_run.node(cfg)
-    for name in node.state.layout.names:
-        assert not any(name.encode() in message for message in sent), name
-    # The same search does find private numbers where there are some.
-    private = wire.to_arrays(node.state.block(node.users, 3))
-    leaked = to_bytes(RecordDict({"arrays": private}))
-    assert any(pattern in leaked for pattern in patterns)
-
-
+# ---- privacy: see also test_privacy.py ----------------------------------------------------
 def test_replies_hold_only_the_documented_records(cfg: Config) -> None:
     grid, shared, head = LocalGrid(1), tiny_run.shared(cfg), tiny_run.header(cfg)
     reply = content(tiny_run.train(grid, tiny_run.downlink(head, shared, [1, 2])))

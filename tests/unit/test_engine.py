@@ -110,6 +110,32 @@ def test_samples_are_the_users_own(node: Node) -> None:
         assert not np.isin(negatives, positives).any()
 
 
+@pytest.mark.parametrize("rule", ["honest", "exclude_heldout"])
+def test_which_items_are_negatives_follows_the_protocol(tmp_path: Path, rule: str) -> None:
+    """An item is drawn in 50 rounds if it may be drawn at all, so all others are ruled out.
+
+    Of 40 items a user has 6 to 14 positives, each with 4 negatives: a round misses an item that
+    may be drawn with at most (1 - 4/34)^6 = 0.47, all 50 rounds with 0.47^50 < 1e-16.
+    """
+    cfg = tiny_run.config(
+        tmp_path, "strategy=fedmf", "model.factors=4", f"protocol.negatives={rule}"
+    )
+    node = tiny_run.node(cfg)
+    negatives: dict[int, set[int]] = {user: set() for user in range(20)}
+    for round_ in range(1, 51):
+        strategy = recording(node)
+        result = trained(node, range(20), round_, strategy=strategy)
+        for user, (_, epochs, _) in zip(result.users.tolist(), strategy.seen, strict=True):
+            samples = epochs[0]
+            negatives[user] |= set(samples.items_S[samples.labels_S == 0].tolist())
+    for user, drawn in negatives.items():
+        train = set(node.dataset.train_of(user).tolist())
+        heldout = set(node.dataset.heldout_of(user).tolist())
+        assert node.dataset.test_U[user] in heldout
+        barred = train | heldout if rule == "exclude_heldout" else train
+        assert drawn == set(range(40)) - barred
+
+
 @pytest.mark.parametrize("strategy", ["fedrecgel", "fedncf", "fedavg", "fedmf"])
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_loop_equals_cohort(tmp_path: Path, strategy: str, epochs: int) -> None:
