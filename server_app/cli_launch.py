@@ -17,9 +17,10 @@ from server_app.callbacks import METRICS, read_metrics
 from server_app.cli_common import quiet_flower
 from server_app.errors import RunFolderError, ServerError
 from server_app.flower_run import FlowerRun, FlowerStatus
+from server_app.lock import LOCK, is_locked
 from server_app.progress import RoundProgress
 from server_app.results import RunResult, load_result
-from server_app.run_folder import LOCK, is_locked, read_state
+from server_app.run_folder import read_state
 from server_app.staging import stage
 from server_app.superlink_home import command_line, home_folder
 

@@ -132,7 +132,8 @@ def _placed(config: Config) -> Config:
 
 def check_folder(config: Config) -> None:
     """Refuse a name that is taken, or a resume that cannot continue, before anything starts."""
-    from server_app.run_folder import CONFIG, LOCK, check_resumable, read_config
+    from server_app.lock import LOCK
+    from server_app.run_folder import CONFIG, check_resumable, read_config
 
     folder = Path(config.output) / str(config.name)
     if config.resume:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TextIO
 
 import yaml  # type: ignore[import-untyped]
 
 from conf.tree import Config, to_json
 from server_app.errors import RunFolderError
 from server_app.files import replace_file, replace_json
+from server_app.lock import LOCK, is_locked, locked
 
-CONFIG, STATE, LOCK = "config.yaml", "state.json", "lock"
-LOCK_PATIENCE_S, LOCK_PAUSE_S = 0.5, 0.01
+CONFIG, STATE = "config.yaml", "state.json"
 
 FREE = (
     "resume",
@@ -99,7 +95,7 @@ class RunFolder:
         if cfg.resume and not (path / CONFIG).exists():
             raise RunFolderError(f"there is no run to resume in {path}")
         path.mkdir(parents=True, exist_ok=True)
-        with _locked(path):
+        with locked(path):
             if cfg.resume:
                 check_resumable(read_config(path), json.loads(to_json(cfg)))
             elif any(entry.name != LOCK for entry in path.iterdir()):
@@ -179,48 +175,3 @@ def flatten(values: Mapping[str, object], prefix: str = "") -> dict[str, object]
         else:
             flat[prefix + key] = value
     return flat
-
-
-def is_locked(folder: Path) -> bool:
-    """Whether a process holds the run's lock now.
-
-    A shared lock on a file opened for reading: who looks excludes nobody else who looks,
-    writes nothing, and holds up a run that starts at this instant for no longer than this.
-    """
-    try:
-        with (folder / LOCK).open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the run's lock; the system releases it when the process ends, however it ends."""
-    with (folder / LOCK).open("a+") as file:
-        if not _lock_soon(file):
-            file.seek(0)
-            raise RunFolderError(
-                f"{folder} is in use by another process ({file.read().strip() or 'unknown'})"
-            )
-        file.seek(0)
-        file.truncate()
-        file.write(f"pid {os.getpid()}\n")
-        file.flush()
-        yield
-
-
-def _lock_soon(file: TextIO) -> bool:
-    """Lock within LOCK_PATIENCE_S: a probe of :func:`is_locked` is over long before."""
-    deadline = time.monotonic() + LOCK_PATIENCE_S
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(LOCK_PAUSE_S)

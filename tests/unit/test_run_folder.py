@@ -16,11 +16,11 @@ from conf.fingerprint import code_fingerprint
 from conf.tree import from_mapping, to_json
 from server_app.errors import RunFolderError
 from server_app.grid import LocalGrid
+from server_app.lock import is_locked
 from server_app.run import run_server
 from server_app.run_folder import (
     RunFolder,
     RunState,
-    is_locked,
     read_config,
     read_state,
     with_defaults,
