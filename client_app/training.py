@@ -17,6 +17,7 @@ from client_app.retention import TrainKey
 from client_app.runtime import Node, NodeError
 from models.types import IntArray, Tensors, Update
 from strategies import wire
+from strategies.fields import pack
 from strategies.messages import Downlink, Uplink
 
 
@@ -72,7 +73,7 @@ def _train(node: Node, request: Downlink, users: IntArray, key: TrainKey) -> Rec
 def request_digest(node: Node, request: Downlink, users: IntArray, shared_digest: bytes) -> bytes:
     """Hash of everything that the answer to a training request depends on."""
     cfg = node.cfg
-    digest = hashlib.sha256(shared_digest + wire.pack(users))
+    digest = hashlib.sha256(shared_digest + pack(users))
     settings = (cfg.strategy_name, cfg.strategy, cfg.model, cfg.protocol, cfg.engine, cfg.seed)
     digest.update(f"{request.round} {request.base_round} {settings!r}".encode())
     digest.update(node.dataset.fingerprint.encode())

@@ -6,11 +6,8 @@ configuration. Decoding checks everything and raises :class:`WireError` with the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
 
-import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from models.types import IntArray, Tensors, Update
@@ -20,7 +17,18 @@ from strategies.codec import (
     from_sparse_arrays,
     to_arrays,
     to_sparse_arrays,
-    to_tensor,
+)
+from strategies.fields import (
+    get,
+    integer_vector,
+    integers,
+    pack,
+    prefixed,
+    row_weights_of,
+    seconds_of,
+    section,
+    unpack,
+    user_index,
 )
 from strategies.messages import (
     Downlink,
@@ -32,8 +40,6 @@ from strategies.messages import (
 )
 
 Decoder = Callable[[ArrayRecord], Tensors]
-T = TypeVar("T")
-R = TypeVar("R")
 
 ARRAYS, CONFIG, METRICS, ROW_WEIGHTS = "arrays", "config", "metrics", "row_weights"
 PERSONAL, EXPOSURE, SUM, COUNT = "personal/", "exposure", "sum/", "count/"
@@ -41,7 +47,6 @@ NUM_EXAMPLES, ITEM_COUNTS = "num-examples", "item_counts"
 STOCK_ROUND = "server-round"
 
 
-# ---- records -----------------------------------------------------------------------------
 def encode_header(header: Header) -> dict[str, str | int]:
     """Record fields of a header."""
     return {
@@ -140,11 +145,11 @@ def decode_downlink(content: RecordDict, decode: Decoder = from_arrays) -> Downl
         header=decode_header(content),
         round=round_,
         base_round=round_ - 1 if stock else get(config, "base-round", int),
-        keep_rounds=() if stock else _integers(config, "keep-rounds"),
+        keep_rounds=() if stock else integers(config, "keep-rounds"),
         users=unpack(packed) if isinstance(packed, bytes) else None,
         shared=decode(section(content.array_records, ARRAYS)),
         personal={
-            _user(n): from_arrays(r)
+            user_index(n, PERSONAL): from_arrays(r)
             for n, r in content.array_records.items()
             if n.startswith(PERSONAL)
         },
@@ -195,10 +200,10 @@ def decode_uplink(content: RecordDict, template: Tensors) -> Uplink:
         update=Update(
             tensors=from_sparse_arrays(section(content.array_records, ARRAYS), template),
             weight=weight,
-            row_weights=None if rows is None else _row_weights(rows, template),
+            row_weights=None if rows is None else row_weights_of(rows, template),
         ),
-        metrics=_prefixed(metrics, SUM),
-        seconds=_seconds(metrics),
+        metrics=prefixed(metrics, SUM),
+        seconds=seconds_of(metrics),
     )
 
 
@@ -283,10 +288,10 @@ def decode_evaluate_reply(content: RecordDict) -> EvaluateReply:
     return EvaluateReply(
         shard_key=get(config, "shard-key", str),
         round=get(config, "round", int),
-        metrics=_prefixed(metrics, SUM),
-        counts=_prefixed(metrics, COUNT),
-        exposure_I=None if exposure is None else _integer_vector(exposure, EXPOSURE),
-        seconds=_seconds(metrics),
+        metrics=prefixed(metrics, SUM),
+        counts=prefixed(metrics, COUNT),
+        exposure_I=None if exposure is None else integer_vector(exposure, EXPOSURE),
+        seconds=seconds_of(metrics),
     )
 
 
@@ -297,84 +302,7 @@ def encode_item_counts(counts_I: IntArray) -> RecordDict:
 
 def decode_item_counts(content: RecordDict, num_items: int) -> IntArray:
     """Read item counts (I,)."""
-    counts_I = _integer_vector(section(content.array_records, ARRAYS), ITEM_COUNTS)
+    counts_I = integer_vector(section(content.array_records, ARRAYS), ITEM_COUNTS)
     if len(counts_I) != num_items:
         raise WireError(f"item counts must be ({num_items},), got ({len(counts_I)},)")
     return counts_I
-
-
-# ---- fields ------------------------------------------------------------------------------
-def section(records: Mapping[str, R], key: str) -> R:
-    """The record named ``key``, or a clear error."""
-    if key not in records:
-        raise WireError(f"record {key!r} is missing")
-    return records[key]
-
-
-def get(config: Mapping[str, object], key: str, kind: type[T]) -> T:
-    """The field ``key``, checked to be of type ``kind``."""
-    value = config.get(key)
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise WireError(f"field {key!r} must be {kind.__name__}, got {value!r}")
-    return value
-
-
-def pack(indices: IntArray) -> bytes:
-    """Little-endian int64 bytes: a thousand users are 8 kB, not a list of objects."""
-    return np.ascontiguousarray(indices, dtype="<i8").tobytes()
-
-
-def unpack(data: bytes) -> IntArray:
-    """Inverse of :func:`pack`."""
-    if len(data) % 8:
-        raise WireError("packed indices must be a multiple of 8 bytes")
-    return np.frombuffer(data, dtype="<i8").astype(np.int64)
-
-
-def _integers(config: Mapping[str, object], key: str) -> tuple[int, ...]:
-    values = get(config, key, list)
-    if not all(type(v) is int for v in values):
-        raise WireError(f"field {key!r} must be a list of integers, got {values!r}")
-    return tuple(values)
-
-
-def _user(name: str) -> int:
-    digits = name.removeprefix(PERSONAL)
-    if not digits.isascii() or not digits.isdigit():
-        raise WireError(f"record {name!r} must end with a user's index")
-    return int(digits)
-
-
-def _integer_vector(record: ArrayRecord, name: str) -> IntArray:
-    vector: IntArray = to_tensor(record, name).numpy()
-    if vector.ndim != 1 or vector.dtype != np.int64:
-        raise WireError(f"{name} must be a vector of int64")
-    return vector
-
-
-def _row_weights(record: ArrayRecord, template: Tensors) -> Tensors:
-    weights = from_arrays(record)
-    for name, tensor in weights.items():
-        if name not in template or tuple(tensor.shape) != tuple(template[name].shape[:1]):
-            raise WireError(f"row weights of {name!r} do not fit its table")
-        if not bool((tensor >= 0).all()) or not bool(tensor.isfinite().all()):
-            raise WireError(f"row weights of {name!r} must be finite and not negative")
-    return weights
-
-
-def _prefixed(metrics: MetricRecord, prefix: str) -> dict[str, float]:
-    return {n.removeprefix(prefix): _finite(metrics, n) for n in metrics if n.startswith(prefix)}
-
-
-def _finite(metrics: MetricRecord, name: str) -> float:
-    value = metrics[name]
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        raise WireError(f"{name} must be a finite number, got {value!r}")
-    return float(value)
-
-
-def _seconds(metrics: MetricRecord) -> float:
-    seconds = get(metrics, "seconds", float)
-    if not 0 <= seconds < math.inf:
-        raise WireError(f"seconds must be finite and not negative, got {seconds}")
-    return seconds

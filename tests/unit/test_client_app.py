@@ -331,7 +331,7 @@ def test_malformed_requests_name_the_field_and_place(cfg: Config) -> None:
     grid = LocalGrid(1)
     reason = refused(tiny_run.ask(grid, HELLO, RecordDict({"metrics": MetricRecord()})))
     assert reason.startswith("WireError: record 'config' is missing at client_app/app.py:")
-    assert re.search(r" > strategies/wire\.py:\d+ section$", reason)
+    assert re.search(r" > strategies/fields\.py:\d+ section$", reason)
     bad = wire.encode_hello_request(replace(tiny_run.header(cfg), config_json="{"), may_start=True)
     assert "ConfigError: the configuration is not valid JSON" in refused(
         tiny_run.ask(grid, HELLO, bad)
