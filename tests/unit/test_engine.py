@@ -12,10 +12,12 @@ import pytest
 import tiny_run
 import torch
 
-from client_app.engine import Trained, train_users
+from client_app.engine import Trained, draw_epochs, train_users
 from client_app.failures import TrainError
 from client_app.runtime import Node
+from models.rng import Role, derive_rng
 from models.types import ClientResult, Samples, Tensors, Update
+from server_app.grid import LocalGrid
 from strategies.base import RecStrategy, StrategyConfig
 
 
@@ -160,6 +162,30 @@ def test_loop_equals_cohort(tmp_path: Path, strategy: str, epochs: int) -> None:
         assert cohort.metrics[name] == pytest.approx(value, rel=1e-5)
 
 
+@pytest.mark.parametrize("strategy", ["fedrecgel", "fedmf"])
+def test_private_state_with_its_moments_is_carried_over_rounds(
+    tmp_path: Path, strategy: str
+) -> None:
+    """Three rounds by messages and store end where three steps by hand do, to the bit."""
+    cfg = tiny_run.config(tmp_path, f"strategy={strategy}", "model.factors=4", "engine=loop")
+    node, grid, head = tiny_run.node(cfg), LocalGrid(1), tiny_run.header(cfg)
+    shared, users = tiny_run.shared(cfg), np.array([2, 5])
+    by_hand = {user: node.state.block(np.array([user]), 0) for user in users}
+    for round_ in (1, 2, 3):
+        reply = tiny_run.train(grid, tiny_run.downlink(head, shared, users.tolist(), round_))
+        assert not reply.has_error(), reply.error.reason
+        for user in users:
+            private = {n: t[0] for n, t in by_hand[user].items()}
+            epochs = draw_epochs(node.strategy, node.dataset, cfg, int(user), round_)
+            rng = derive_rng(cfg.seed, Role.STRATEGY, int(user), round_)
+            private = dict(node.strategy.client_update(shared, private, epochs, rng).private)
+            by_hand[user] = {n: t[None] for n, t in private.items()}
+    for user in users:
+        for name, tensor in node.state.block(np.array([user]), 3).items():
+            assert torch.equal(tensor, by_hand[user][name]), name
+            assert bool(tensor.any()), name
+
+
 class Failing(Recorder):
     """Fails on its third user."""
 
@@ -213,6 +239,23 @@ def test_a_diverged_user_is_named(node: Node) -> None:
     second = trained(node, range(6), strategy=recording(node)).users[1]
     with pytest.raises(TrainError, match=rf"^user {second}: training: private .*learning rate"):
         trained(node, range(6), strategy=diverging)
+
+
+class Overflowing(Recorder):
+    """Uploads an infinite number."""
+
+    def client_update(
+        self, shared: Tensors, private: Tensors, epochs: Sequence[Samples], rng: np.random.Generator
+    ) -> ClientResult:
+        result = super().client_update(shared, private, epochs, rng)
+        result.update.tensors["item_emb"][3, 1] = torch.inf
+        return result
+
+
+def test_an_update_that_overflowed_is_not_sent(node: Node) -> None:
+    overflowing = Overflowing(StrategyConfig(), node.strategy.model)
+    with pytest.raises(TrainError, match=r"^user 5: training: the update of 'item_emb' is not fin"):
+        trained(node, [5], strategy=overflowing)
 
 
 def test_no_users_is_an_error(node: Node) -> None:
