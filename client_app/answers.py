@@ -13,12 +13,19 @@ from client_app.runtime import Node, NodeError
 from conf.fingerprint import code_fingerprint
 from models.types import IntArray, Tensors
 from strategies import wire
-from strategies.messages import EvaluateReply, EvaluateRequest, HelloReply
+from strategies.messages import EvaluateReply, EvaluateRequest, HelloReply, HelloRequest
 
 
-def answer_hello(node: Node) -> RecordDict:
-    """Who the node is and what it runs on."""
-    data = node.dataset
+def answer_hello(node: Node, request: HelloRequest) -> RecordDict:
+    """Who the node is and what it runs on; drops private state that a resume abandons.
+
+    Raises:
+        StoreError: when the state of the round to resume from is no longer kept.
+
+    """
+    data, state, header = node.dataset, node.state, request.header
+    if not state.new_run:
+        state.store.resume(header.run_id, header.incarnation, request.resume_round)
     reply = HelloReply(
         shard_key=node.shard_key,
         users=node.users,
@@ -26,7 +33,7 @@ def answer_hello(node: Node) -> RecordDict:
         data=data.fingerprint,
         catalogue=data.catalogue,
         num_items=data.num_items,
-        new_run=node.state.new_run,
+        new_run=state.new_run,
     )
     return wire.encode_hello(reply)
 

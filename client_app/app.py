@@ -67,9 +67,10 @@ def evaluate(message: Message, context: Context) -> RecordDict:
 @replying
 def hello(message: Message, context: Context) -> RecordDict:
     """Introduce the node."""
-    header, may_start = wire.decode_hello_request(message.content)
-    unknown_run: UnknownRun = "start" if may_start else "report"
-    return answer_hello(open_node(context.node_config, header, unknown_run=unknown_run))
+    request = wire.decode_hello_request(message.content)
+    unknown_run: UnknownRun = "start" if request.may_start else "report"
+    node = open_node(context.node_config, request.header, unknown_run=unknown_run)
+    return answer_hello(node, request)
 
 
 @app.query("item_counts")

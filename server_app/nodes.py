@@ -22,7 +22,7 @@ from server_app.exchange import Courier
 from server_app.shards import check_catalogue, owners, same_shard
 from strategies import wire
 from strategies.codec import WireError
-from strategies.messages import HELLO, Header, HelloReply
+from strategies.messages import HELLO, Header, HelloReply, HelloRequest
 
 INFO, WARNING = 20, 30
 POLL_S = 0.1
@@ -51,6 +51,7 @@ class NodeDirectory:
         self._node_of: dict[str, int] = {}
         self._seen: set[int] = set()
         self._asked: Counter[int] = Counter()
+        self._resume_round = 0
         self._keys: tuple[str, ...] = ()
         self._owner_U: IntArray = np.empty(0, np.int64)
         self.refused: dict[int, str] = {}
@@ -89,16 +90,17 @@ class NodeDirectory:
         return {self._keys[owner]: part for owner, part in zip(present, parts, strict=True)}
 
     # ---- registration --------------------------------------------------------------------
-    def register(self, *, may_start: bool = True) -> None:
+    def register(self, resume_round: int = 0) -> None:
         """Wait for the configured number of nodes and check that their shards fit together.
 
-        ``may_start``: the run has no private state yet, so nodes may start it.
+        ``resume_round``: the round that this start continues from; 0 at the run's beginning.
 
         Raises:
             NodeError: at the deadline, or for other code, another catalogue, a shard key
                 reported twice, users hosted twice or missing, or a node that fails.
 
         """
+        self._resume_round = resume_round
         deadline = time.monotonic() + self._federation.register_timeout_s
         replies: dict[int, HelloReply] = {}
         while True:
@@ -106,7 +108,7 @@ class NodeDirectory:
             left = deadline - time.monotonic()
             unasked = online - replies.keys()
             if unasked and left > 0:
-                hellos = self._greet(unasked, left, may_start=may_start)
+                hellos = self._greet(unasked, left, may_start=resume_round == 0)
                 replies.update({n: self._checked(n, reply) for n, reply in hellos.items()})
             elif len(replies) >= self._federation.num_nodes:
                 break
@@ -146,7 +148,8 @@ class NodeDirectory:
         self, node_ids: Iterable[int], wait_s: float, *, may_start: bool
     ) -> dict[int, Message]:
         """Say hello; the replies by node id, without those of nodes that went away."""
-        content = wire.encode_hello_request(self._header, may_start=may_start)
+        request = HelloRequest(self._header, may_start, self._resume_round)
+        content = wire.encode_hello_request(request)
         messages = [Message(content, node, HELLO, group_id="hello") for node in sorted(node_ids)]
         delivery = self._courier.exchange(messages, wait_s)
         return {

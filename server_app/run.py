@@ -102,8 +102,8 @@ class _Run:
 
     def _loop(self) -> RoundLoop:
         checkpoint = self.start.resume_from
-        begun = checkpoint is not None and checkpoint.round > 0
-        self.directory.register(may_start=not begun)
+        resume_round = 0 if checkpoint is None else checkpoint.round
+        self.directory.register(resume_round)
         shards = {
             key: {"users": fingerprint(hello.users.tobytes()), "data": hello.data}
             for key, hello in self.directory.shards.items()
@@ -114,7 +114,7 @@ class _Run:
                 + ", ".join(_differing(checkpoint.shards, shards))
             )
         lost = [key for key, hello in self.directory.shards.items() if hello.new_run]
-        if begun and lost:
+        if resume_round > 0 and lost:
             raise CheckpointError(lost_state(lost))
         identity = Identity(self.header, config_hash(self.cfg), shards)
         return RoundLoop(self.cfg, self.tools, identity, self.callbacks, checkpoint)

@@ -28,6 +28,17 @@ class Header:
 
 
 @dataclass(frozen=True)
+class HelloRequest:
+    """The server greets a node, once at its start and whenever a node appears later."""
+
+    header: Header
+    may_start: bool = True
+    """The run begins: no node can have private state of it, so the node may start it."""
+    resume_round: int = 0
+    """The round this start of the server continues from; a node's newer rows are abandoned."""
+
+
+@dataclass(frozen=True)
 class HelloReply:
     """A node introduces itself: its shard of users and what it runs on."""
 

@@ -36,6 +36,7 @@ from strategies.messages import (
     EvaluateRequest,
     Header,
     HelloReply,
+    HelloRequest,
     Uplink,
 )
 
@@ -73,15 +74,16 @@ def encode_request(header: Header) -> RecordDict:
     return RecordDict({CONFIG: ConfigRecord(dict(encode_header(header)))})
 
 
-def encode_hello_request(header: Header, *, may_start: bool) -> RecordDict:
-    """A hello; ``may_start`` at the run's beginning, when no node can have private state yet."""
-    return RecordDict({CONFIG: ConfigRecord({**encode_header(header), "may-start": may_start})})
+def encode_hello_request(request: HelloRequest) -> RecordDict:
+    """Records of a hello."""
+    fields = {"may-start": request.may_start, "resume-round": request.resume_round}
+    return RecordDict({CONFIG: ConfigRecord({**encode_header(request.header), **fields})})
 
 
-def decode_hello_request(content: RecordDict) -> tuple[Header, bool]:
-    """Read a hello: its header and whether the run may start on the node."""
-    header = decode_header(content)
-    return header, get(section(content.config_records, CONFIG), "may-start", bool)
+def decode_hello_request(content: RecordDict) -> HelloRequest:
+    """Read a hello."""
+    header, config = decode_header(content), section(content.config_records, CONFIG)
+    return HelloRequest(header, get(config, "may-start", bool), get(config, "resume-round", int))
 
 
 def encode_hello(reply: HelloReply) -> RecordDict:

@@ -86,7 +86,9 @@ def ask(
     """The reply of the grid's node ``index``, which with ``greet`` was said hello before."""
     node_id = list(grid.contexts)[index]
     if greet and kind != HELLO and CONFIG in content.config_records:
-        fields = {**content.config_records[CONFIG], "may-start": True}
+        config = content.config_records[CONFIG]
+        checkpoint = next(iter(config.get("keep-rounds", ())), 0)
+        fields = {**config, "may-start": True, "resume-round": checkpoint}
         hello = RecordDict({CONFIG: ConfigRecord(fields)})
         grid.send_and_receive([Message(hello, node_id, HELLO)])
     (reply,) = grid.send_and_receive([Message(content, node_id, kind)])

@@ -21,7 +21,7 @@ from conf.tree import Config, to_json
 from models.types import Tensors
 from server_app.grid import LocalGrid
 from strategies import wire
-from strategies.messages import HELLO, ITEM_COUNTS, Uplink
+from strategies.messages import HELLO, ITEM_COUNTS, HelloRequest, Uplink
 
 SMALL = ("model.factors=4",)
 
@@ -48,7 +48,7 @@ def uplink(reply: Message, template: Tensors) -> Uplink:
 # ---- replies -----------------------------------------------------------------------------
 def test_hello_covers_every_user_once(cfg: Config) -> None:
     grid = LocalGrid(3)
-    request = wire.encode_hello_request(tiny_run.header(cfg), may_start=True)
+    request = wire.encode_hello_request(HelloRequest(tiny_run.header(cfg)))
     replies = [wire.decode_hello(content(tiny_run.ask(grid, HELLO, request, i))) for i in range(3)]
     assert [r.shard_key for r in replies] == [f"00000{i}-of-000003" for i in range(3)]
     np.testing.assert_array_equal(np.concatenate([r.users for r in replies]), np.arange(20))
@@ -73,8 +73,8 @@ def test_item_counts_are_of_the_nodes_users(cfg: Config) -> None:
 def test_a_lost_store_is_an_error_and_not_a_fresh_start(cfg: Config) -> None:
     """Users whose private state is gone must not be trained from their initial state unnoticed."""
     grid, shared, head = LocalGrid(1), tiny_run.shared(cfg), tiny_run.header(cfg)
-    greeting = wire.encode_hello_request(head, may_start=True)
-    later = wire.encode_hello_request(head, may_start=False)
+    greeting = wire.encode_hello_request(HelloRequest(head))
+    later = wire.encode_hello_request(HelloRequest(head, may_start=False))
     first = wire.decode_hello(content(tiny_run.ask(grid, HELLO, greeting)))
     content(tiny_run.train(grid, tiny_run.downlink(head, shared, [1, 2])))
     again = wire.decode_hello(content(tiny_run.ask(grid, HELLO, later)))
@@ -179,6 +179,20 @@ def test_a_resumed_server_gets_what_an_uninterrupted_one_gets(tmp_path: Path) ->
             assert torch.equal(tensor, resumed.update.tensors[name]), name
 
 
+def test_hello_of_a_resumed_server_drops_abandoned_rounds(cfg: Config) -> None:
+    """Trained up to round 3, resumed from 1: evaluating round 3 must not see the old round 3."""
+    grid, shared, head = LocalGrid(1), tiny_run.shared(cfg), tiny_run.header(cfg)
+    for round_ in (1, 2, 3):
+        content(tiny_run.train(grid, tiny_run.downlink(head, shared, [5], round_)))
+    state = tiny_run.node(cfg).state
+    kept, abandoned = (state.rows(np.array([5]), round_) for round_ in (1, 3))
+    again = HelloRequest(replace(head, incarnation=1), may_start=False, resume_round=1)
+    content(tiny_run.ask(grid, HELLO, wire.encode_hello_request(again)))
+    after = state.rows(np.array([5]), 3)
+    np.testing.assert_array_equal(after, kept)
+    assert (after != abandoned).any()
+
+
 def test_a_node_left_out_by_a_resumed_server_does_not_train_from_abandoned_state(
     tmp_path: Path,
 ) -> None:
@@ -271,7 +285,7 @@ def test_users_that_are_no_set(cfg: Config, users: list[int]) -> None:
 def test_other_code_is_refused_with_both_hashes(cfg: Config) -> None:
     head = replace(tiny_run.header(cfg), code="f00d" * 16)
     for kind in (HELLO, ITEM_COUNTS):
-        request = wire.encode_hello_request(head, may_start=True)
+        request = wire.encode_hello_request(HelloRequest(head))
         reason = refused(tiny_run.ask(LocalGrid(1), kind, request))
         assert "f00df00df00df00d at the server" in reason
         assert tiny_run.header(cfg).code[:16] in reason
@@ -332,7 +346,7 @@ def test_malformed_requests_name_the_field_and_place(cfg: Config) -> None:
     reason = refused(tiny_run.ask(grid, HELLO, RecordDict({"metrics": MetricRecord()})))
     assert reason.startswith("WireError: record 'config' is missing at client_app/app.py:")
     assert re.search(r" > strategies/fields\.py:\d+ section$", reason)
-    bad = wire.encode_hello_request(replace(tiny_run.header(cfg), config_json="{"), may_start=True)
+    bad = wire.encode_hello_request(HelloRequest(replace(tiny_run.header(cfg), config_json="{")))
     assert "ConfigError: the configuration is not valid JSON" in refused(
         tiny_run.ask(grid, HELLO, bad)
     )

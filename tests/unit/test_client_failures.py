@@ -78,9 +78,7 @@ def test_a_rejected_reply_is_a_failing_client(tmp_path: Path, nodes: FakeNodes) 
     nodes.uplink = lambda index, good: (
         replace(good, num_users=good.num_users + 1) if (index, good.round) == (1, 4) else good
     )
-    with pytest.raises(
-        ClientsFailedError, match=r"once; .*'shard-1'.*rejected: trained"
-    ):
+    with pytest.raises(ClientsFailedError, match=r"once; .*'shard-1'.*rejected: trained"):
         run(tmp_path, nodes, HALF)
 
 

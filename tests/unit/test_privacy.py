@@ -23,7 +23,7 @@ from client_app.training import to_bytes
 from models.types import Tensors
 from server_app.grid import LocalGrid
 from strategies import wire
-from strategies.messages import HELLO, ITEM_COUNTS, Header
+from strategies.messages import HELLO, ITEM_COUNTS, Header, HelloRequest
 
 LENGTH = 8
 ROUNDS = ((1, [3]), (2, list(range(20))), (3, [3, 4]))
@@ -60,7 +60,7 @@ def conversation(shared: Tensors, head: Header) -> tuple[list[RecordDict], list[
     """Requests and replies of a run's messages of every kind to one node."""
     counts_I = {"item_counts": torch.arange(tiny_run.NUM_ITEMS)}
     requests = [
-        (HELLO, wire.encode_hello_request(head, may_start=True)),
+        (HELLO, wire.encode_hello_request(HelloRequest(head))),
         (ITEM_COUNTS, wire.encode_request(head)),
         (
             "evaluate",
