@@ -155,7 +155,10 @@ def measure(strategy_name: str, num_users: int, repeats: int) -> tuple[Work, dic
     cores = os.cpu_count() or 1
     pool = ProcessPoolExecutor(2, get_context("spawn"), _start_worker, (strategy_name, num_users))
     with pool:
-        halves = lambda: list(pool.map(_half, (0, 1)))  # noqa: E731
+
+        def halves() -> list[None]:
+            return list(pool.map(_half, (0, 1)))
+
         ways: dict[str, tuple[Callable[[], object], int]] = {
             "dense": (lambda: dense(work), 1),
             f"dense, {cores} threads": (lambda: dense(work), cores),

@@ -27,6 +27,7 @@ class NeuMFModule(nn.Module):
     """Item tables and scoring layers; the user's vectors are given."""
 
     user_names = ("user_gmf", "user_mlp")
+    mlp: nn.ModuleList
 
     def __init__(self, num_items: int, factors: int = 32) -> None:
         super().__init__()
@@ -78,7 +79,7 @@ def our_name(name: str) -> str:
 
 
 def train_cohort(
-    module: nn.Module,
+    module: NeuMFModule | MFModule,
     users: Sequence[Tensors],
     samples_U: Sequence[Samples],
     loss_slice: int,
@@ -135,7 +136,7 @@ def _pass(
     for start in range(0, len(samples), loss_slice):
         part = slice(start, start + loss_slice)
         loss = loss + functional.binary_cross_entropy_with_logits(logits_S[part], labels_S[part])
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     gradients = [p.grad for p in parameters if p.grad is not None]
     split = len(parameters) - len(vectors)
     return gradients[:split], gradients[split:]
