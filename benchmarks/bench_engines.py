@@ -38,7 +38,10 @@ from models.types import Samples, Tensors
 from strategies.base import RecStrategy
 
 NUM_ITEMS, MIN_ROWS, MAX_ROWS, BLOCK = 1682, 19, 735, 32
-MODULES = {"neumf": dense_style.NeuMFModule, "mf": dense_style.MFModule}
+MODULES: dict[str, type[dense_style.NeuMFModule] | type[dense_style.MFModule]] = {
+    "neumf": dense_style.NeuMFModule,
+    "mf": dense_style.MFModule,
+}
 
 
 @dataclass(frozen=True)
