@@ -131,7 +131,7 @@ def _pass(
     for parameter in parameters:
         parameter.grad = None
     logits_S = model(vectors, torch.from_numpy(samples.items_S))
-    labels_S = torch.from_numpy(samples.labels_S)
+    labels_S = torch.from_numpy(samples.labels_S).to(logits_S.dtype)
     loss = logits_S.new_zeros(())
     for start in range(0, len(samples), loss_slice):
         part = slice(start, start + loss_slice)
