@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,15 +12,15 @@ from rich.console import Console
 from conf.tree import Config
 from server_app import superlink
 from server_app.callbacks import METRICS, read_metrics
-from server_app.cli_common import quiet_flower
-from server_app.errors import RunFolderError, ServerError
+from server_app.cli_common import flower_log, quiet_flower
+from server_app.errors import RunFolderError, RunStoppedError, ServerError, SuperLinkError
 from server_app.flower_run import FlowerRun, FlowerStatus
-from server_app.lock import LOCK, is_locked
+from server_app.lock import is_locked, lock_holder
 from server_app.progress import RoundProgress
 from server_app.results import RunResult, load_result
 from server_app.run_folder import read_state
 from server_app.staging import stage
-from server_app.superlink_home import command_line, home_folder
+from server_app.superlink_home import home_folder, is_ours
 
 POLL_S, STATUS_S, STOP_S = 0.25, 1.0, 30.0
 LOG = "flwr.log"
@@ -37,12 +35,14 @@ def launch(overrides: Sequence[str], config: Config, console: Console) -> RunRes
 
     Raises:
         ServerError: when the run failed or could not be started.
+        RunStoppedError: when it was stopped from elsewhere.
         KeyboardInterrupt: after the run was stopped by Ctrl-C.
 
     """
     quiet_flower()
     label = f"{config.strategy_name} on {config.dataset.name}, seed {config.seed}"
-    with RoundProgress(label, config.federation.rounds, console) as progress:
+    earlier = read_metrics(Path(config.output) / str(config.name))
+    with RoundProgress(label, config.federation.rounds, console, earlier) as progress:
         if config.federation.grid == "local":
             return _in_process(config, progress)
         return _by_flower(overrides, config, progress)
@@ -52,7 +52,9 @@ def _in_process(config: Config, progress: RoundProgress) -> RunResult:
     from server_app.grid import LocalGrid
     from server_app.run import run_server
 
-    return run_server(LocalGrid(config.federation.num_nodes), config, [progress])
+    # Tracebacks of nodes and the server's warnings; the error itself is shown at the end.
+    with flower_log(Path(config.output) / str(config.name) / LOG):
+        return run_server(LocalGrid(config.federation.num_nodes), config, [progress])
 
 
 def _by_flower(overrides: Sequence[str], config: Config, progress: RoundProgress) -> RunResult:
@@ -61,10 +63,21 @@ def _by_flower(overrides: Sequence[str], config: Config, progress: RoundProgress
     with FlowerRun.submitted(link, home, stage(home), overrides, config) as run:
         try:
             status = _follow(run, folder, progress)
+            _refuse_stopped(status)
         except KeyboardInterrupt:
             run.stop()
             _end_process(folder)
             raise
+        except RunStoppedError:
+            _end_process(folder)
+            with contextlib.suppress(SuperLinkError):  # it may have ended with the run
+                _keep_log(run, folder, home)
+            raise
+        except SuperLinkError:
+            if is_ours(link, home):
+                raise
+            _end_process(folder)
+            raise RunStoppedError("its SuperLink has ended") from None
         log = _keep_log(run, folder, home)
     if status.sub_status != "completed":
         raise RunFailedError(f"{_first_error(folder, status)} (log: {log})")
@@ -92,6 +105,11 @@ def _follow(run: FlowerRun, folder: Path, progress: RoundProgress) -> FlowerStat
         time.sleep(POLL_S)
 
 
+def _refuse_stopped(status: FlowerStatus) -> None:
+    if status.sub_status == "stopped":
+        raise RunStoppedError("Flower was asked to stop it")
+
+
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else -1
 
@@ -105,16 +123,9 @@ def _end_process(folder: Path) -> None:
     deadline = time.monotonic() + STOP_S
     while folder.is_dir() and is_locked(folder) and time.monotonic() < deadline:
         pid = lock_holder(folder)
-        if pid is not None and "flwr-simulation" in command_line(pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
-        time.sleep(1.0)
-
-
-def lock_holder(folder: Path) -> int | None:
-    """Process id that the run's lock names."""
-    word = (folder / LOCK).read_text().split()[-1:]
-    return int(word[0]) if word and word[0].isdecimal() else None
+        if pid is not None:
+            superlink.end_simulation(pid)
+        time.sleep(POLL_S)
 
 
 def _keep_log(run: FlowerRun, folder: Path, home: Path) -> Path:
@@ -130,7 +141,5 @@ def _first_error(folder: Path, status: FlowerStatus) -> str:
         text = read_state(folder).error or ""
     except RunFolderError:
         text = ""
-    if status.sub_status == "stopped":
-        text = "the run was stopped"
     lines = (text or status.details or "the run failed without a reason").strip().splitlines()
     return lines[0].removeprefix("Simulation failed with exception: ")

@@ -15,7 +15,7 @@ from conf.compose import compose
 from conf.overrides import absolute_overrides, as_overrides, assignment, default_runs
 from conf.tree import Config, ConfigError, from_mapping, remarks, to_json, to_mapping
 from server_app.cli_common import CONSOLE, parse_seeds, run_folder
-from server_app.errors import ServerError
+from server_app.errors import RunFolderError, RunStoppedError, ServerError
 
 if TYPE_CHECKING:
     from server_app.results import RunResult
@@ -62,28 +62,34 @@ def run(
     from server_app.cli_launch import launch
     from server_app.report import result_table, runs_table
 
-    first = plans[0].config
-    # In this process the server itself says so.
-    for remark in remarks(first) if first.federation.grid == "ray" else ():
+    for remark in remarks(plans[0].config):
         CONSOLE.print(f"Note: {remark}", style="yellow", markup=False)
     results = []
     for each in plans:
         try:
             results.append(launch(each.overrides, each.config, CONSOLE))
         except KeyboardInterrupt:
-            folder = Path(each.config.output) / str(each.config.name)
-            raise InterruptedError(
-                f"stopped; continue with: fedrecgel run --resume {shlex.quote(str(folder))}"
-            ) from None
+            raise InterruptedError(f"stopped; {how_to_go_on(each.config)}") from None
+        except RunStoppedError as error:
+            said = f"the run was stopped ({error}); {how_to_go_on(each.config)}"
+            raise InterruptedError(said) from None
         except ServerError:
             _show_result(each.config)
             raise
         CONSOLE.print(result_table(results[-1]))
     if len(results) > 1:
         CONSOLE.print(runs_table(results))
-    _example(results[-1])
+    _example(results[-1], several=len(results) > 1)
     for result in results:
         CONSOLE.print(f"Results: {result.folder}", markup=False, soft_wrap=True)
+
+
+def how_to_go_on(config: Config) -> str:
+    """What to do about a stopped run: only one with a checkpoint can continue."""
+    folder = Path(config.output) / str(config.name)
+    if any((folder / "checkpoint").glob("round-*")):
+        return f"continue with: fedrecgel run --resume {shlex.quote(str(folder))}"
+    return "it has no checkpoint yet to continue from"
 
 
 def plan(
@@ -132,17 +138,30 @@ def _placed(config: Config) -> Config:
 
 def check_folder(config: Config) -> None:
     """Refuse a name that is taken, or a resume that cannot continue, before anything starts."""
-    from server_app.lock import LOCK
-    from server_app.run_folder import CONFIG, check_resumable, read_config
+    from server_app.lock import is_locked, lock_holder
+    from server_app.run_folder import check_resumable, read_config
 
     folder = Path(config.output) / str(config.name)
-    if config.resume:
+    if folder.is_dir() and is_locked(folder):
+        raise ConfigError(f"{folder} is in use by another process (pid {lock_holder(folder)})")
+    if not config.resume:
+        return _check_free(folder)
+    try:
         check_resumable(read_config(folder), json.loads(to_json(config)))
-    elif folder.is_dir() and any(entry.name != LOCK for entry in folder.iterdir()):
+    except RunFolderError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _check_free(folder: Path) -> None:
+    """Refuse the name of a folder that holds anything."""
+    from server_app.lock import LOCK
+    from server_app.run_folder import CONFIG
+
+    if folder.is_dir() and any(entry.name != LOCK for entry in folder.iterdir()):
         kind = "a run already" if (folder / CONFIG).exists() else "other files"
         raise ConfigError(
-            f"name={config.name}: {folder} holds {kind}; choose another name"
-            + (f", or continue it with --resume {config.name}" if kind == "a run already" else "")
+            f"name={folder.name}: {folder} holds {kind}; choose another name"
+            + (f", or continue it with --resume {folder.name}" if kind == "a run already" else "")
         )
 
 
@@ -174,10 +193,12 @@ def _show_result(config: Config) -> None:
         CONSOLE.print(result_table(load_result(folder)))
 
 
-def _example(result: RunResult) -> None:
+def _example(result: RunResult, *, several: bool) -> None:
     """One user's list, and the command for anyone else's."""
     from server_app.cli_recommend import print_recommendations
 
+    if several:
+        CONSOLE.print(f"From run {result.name}:", markup=False, highlight=False, soft_wrap=True)
     print_recommendations(result.folder, None, 10)
     command = shlex.join(["fedrecgel", "recommend", "--run", str(result.folder), "--user", "ID"])
     CONSOLE.print(f"For another user: {command}", markup=False, soft_wrap=True)

@@ -25,3 +25,11 @@ class CheckpointError(ServerError):
 
 class RunFolderError(ServerError):
     """The run's folder exists already, is in use, or belongs to another configuration."""
+
+
+class SuperLinkError(ServerError):
+    """The local SuperLink cannot be started, reached or stopped."""
+
+
+class RunStoppedError(ServerError):
+    """The run was stopped from elsewhere before it was complete."""

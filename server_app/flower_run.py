@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -19,18 +18,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
-import httpx
-from flwr.cli.utils import flwr_cli_exc_handler
 from flwr.proto.control_pb2 import ListRunsRequest, StreamLogsRequest
 from flwr.supercore.control import ControlHttpClient
-from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
 from conf.tree import Config
-from server_app.superlink import SuperLinkError
+from server_app.control import ANSI, connected, one_line, plain_errors
+from server_app.errors import SuperLinkError
 from server_app.superlink_home import SuperLink, environment
-
-ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True)
@@ -62,16 +56,8 @@ class FlowerRun:
 
         """
         run_id = _submit(home, app, overrides, config)
-        client = ControlHttpClient.from_server_address(
-            server_address=link.address,
-            insecure=True,
-            root_certificates=None,
-            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
-        )
-        try:
+        with connected(link) as client:
             yield cls(client, run_id, home)
-        finally:
-            client.close()
 
     def status(self) -> FlowerStatus:
         """Where the run stands.
@@ -80,7 +66,7 @@ class FlowerRun:
             SuperLinkError: when the SuperLink does not answer.
 
         """
-        with _plain_errors():
+        with plain_errors():
             reply = self._client.ListRuns(ListRunsRequest(run_id=self.run_id))
         (run,) = reply.run_dict.values()
         return FlowerStatus(run.status.status, run.status.sub_status, run.status.details)
@@ -88,7 +74,7 @@ class FlowerRun:
     def log(self) -> str:
         """Everything the run has logged; complete once the run is finished."""
         request = StreamLogsRequest(run_id=self.run_id, after_timestamp=0.0)
-        with _plain_errors():
+        with plain_errors():
             parts = [reply.log_output for reply in self._client.StreamLogs(request)]
         return ANSI.sub("", "".join(parts))
 
@@ -115,7 +101,7 @@ def _submit(home: Path, app: Path, overrides: Sequence[str], config: Config) -> 
     try:
         return int(json.loads(output[output.index("{") :])["run-id"])
     except (ValueError, KeyError, TypeError):
-        raise SuperLinkError(f"flwr run was not accepted: {_one_line(output)}") from None
+        raise SuperLinkError(f"flwr run was not accepted: {one_line(output)}") from None
 
 
 def _flwr(home: Path, *arguments: str) -> str:
@@ -126,24 +112,11 @@ def _flwr(home: Path, *arguments: str) -> str:
         cwd=home / "empty",
         env=environment(home),
         capture_output=True,
-        text=True,
+        encoding="utf-8",
+        errors="replace",
         check=False,
     )
     if done.returncode != 0:
-        reason = _one_line(done.stderr or done.stdout)
+        reason = one_line(done.stderr or done.stdout)
         raise SuperLinkError(f"flwr {arguments[0]} failed: {reason}")
     return done.stdout
-
-
-@contextmanager
-def _plain_errors() -> Iterator[None]:
-    try:
-        with flwr_cli_exc_handler():
-            yield
-    except (click.ClickException, httpx.HTTPError) as error:
-        message = error.message if isinstance(error, click.ClickException) else str(error)
-        raise SuperLinkError(f"the local SuperLink does not answer: {_one_line(message)}") from None
-
-
-def _one_line(text: str) -> str:
-    return " ".join(ANSI.sub("", text).split())[-500:]

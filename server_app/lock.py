@@ -32,6 +32,12 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
+def lock_holder(folder: Path) -> int | None:
+    """Process id that the run's lock names, alive or not."""
+    word = (folder / LOCK).read_text().split()[-1:]
+    return int(word[0]) if word and word[0].isdecimal() else None
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the run's lock; the system releases it when the process ends, however it ends.

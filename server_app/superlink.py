@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -11,11 +12,14 @@ from pathlib import Path
 
 import httpx
 
-from server_app.errors import ServerError
+from server_app.control import stop_active_runs
+from server_app.errors import SuperLinkError
+from server_app.processes import descendants, end_trees, process
 from server_app.superlink_home import (
     HOST,
     RECORD,
     SuperLink,
+    command_line,
     environment,
     free_port,
     home_folder,
@@ -28,11 +32,10 @@ from server_app.superlink_home import (
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
+RUN_GRACE_S = 10.0
+SIMULATION = "flwr-simulation"
+"""Program of a run; its Ray processes descend from it."""
 START_ATTEMPTS = 3
-
-
-class SuperLinkError(ServerError):
-    """The local SuperLink cannot be started, reached or stopped."""
 
 
 def ensure() -> SuperLink:
@@ -113,8 +116,30 @@ def _command(home: Path, port: int) -> list[str]:
     return [program, "--insecure", "--simulation", *where, *files]
 
 
+def end_simulation(pid: int) -> None:
+    """End the process of a run and its Ray processes; nothing if it is no run's process."""
+    found = process(pid)
+    if found is not None and SIMULATION in command_line(pid):
+        end_trees([found], RUN_GRACE_S)
+
+
+def _end_runs(found: SuperLink) -> None:
+    """End the runs of a SuperLink: they would outlive it, and train on.
+
+    Flower is told first, so that it starts none that waits. Where it does not answer, the
+    processes are ended all the same: they descend from the SuperLink's.
+    """
+    if _healthy(found.port):
+        with contextlib.suppress(SuperLinkError):
+            stop_active_runs(found)
+    root = process(found.pid)
+    below = set() if root is None else descendants([root])
+    end_trees([p for p in below if SIMULATION in command_line(p.pid)], RUN_GRACE_S)
+
+
 def _terminate(found: SuperLink, home: Path) -> None:
-    """SIGTERM, then SIGKILL; its workers end with their parent."""
+    """End its runs, then the SuperLink: SIGTERM, then SIGKILL; its executor ends with it."""
+    _end_runs(found)
     for sign in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.kill(found.pid, sign)

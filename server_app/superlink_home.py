@@ -64,6 +64,8 @@ def environment(home: Path) -> dict[str, str]:
     return {
         **env,
         "PATH": f"{binaries}{os.pathsep}{env.get('PATH', os.defpath)}",
+        # Flower's programs write emoji, whatever the terminal of the first start can show.
+        "PYTHONIOENCODING": "utf-8",
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from flwr.app import RecordDict
@@ -15,13 +16,15 @@ from rich.console import Console
 from client_app.runtime import Node
 from client_app.training import answer_train
 from conf.tree import ConfigError
-from server_app import cli_common, cli_launch, cli_run
+from server_app import cli_common, cli_launch, cli_run, cli_runs
 from server_app.cli import run_command
 from server_app.cli_common import parse_seeds
+from server_app.errors import RunStoppedError, SuperLinkError
 from server_app.flower_run import FlowerStatus, federation_config
-from server_app.progress import RoundProgress
+from server_app.lock import locked
 from server_app.results import load_result
 from server_app.run_folder import RunState
+from server_app.superlink_home import SuperLink
 from strategies.messages import Downlink
 
 SMALL = [
@@ -161,7 +164,9 @@ def test_a_whole_run_here(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert error.startswith("fedrecgel: user '700' is not in the prepared data (ids: 1, ")
 
 
-def test_recommended_items_are_new_to_the_user(here: Path) -> None:
+def test_recommended_items_are_new_to_the_user(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from server_app.cli_recommend import recommendations
 
     assert run_command(["run", *SMALL, "--name", "x"]) == 0
@@ -170,11 +175,23 @@ def test_recommended_items_are_new_to_the_user(here: Path) -> None:
     found = recommendations(here / "runs" / "x", "7", 40)
     # All rows but the last one, which is held out and may be recommended.
     assert found.known == len(set(mine[:-1]))
+    assert found.left_out == "training and validation items (the held-out test item may appear)"
     listed = [item for item, _, _ in found.items]
     assert not set(listed) & set(mine[:-1])
     assert set(listed) | set(mine[:-1]) == {item for _, item, *_ in rows}
     scores = [score for _, _, score in found.items]
     assert scores == sorted(scores, reverse=True)
+
+    hidden = recommendations(here / "runs" / "x", "7", 40, hide_heldout=True)
+    assert [row for row in found.items if row[0] != mine[-1]] == hidden.items
+    assert hidden.known == found.known + 1
+    arguments = ["--run", "x", "--user", "7", "--top", "40"]
+    capsys.readouterr()
+    assert run_command(["recommend", *arguments]) == 0
+    assert f"user 7, without {found.known} {found.left_out}" in capsys.readouterr().out
+    assert run_command(["recommend", *arguments, "--hide-heldout"]) == 0
+    words = "training and validation items, the held-out test item among them"
+    assert f"user 7, without {hidden.known} {words}" in capsys.readouterr().out
 
 
 def test_a_failed_run_is_status_1_and_says_why(
@@ -187,6 +204,10 @@ def test_a_failed_run_is_status_1_and_says_why(
     error = capsys.readouterr().err
     assert status == 1
     assert f"ratings.csv:{number}" in error
+    assert len(error.splitlines()) == 1
+    log = (here / "runs" / "bad" / "flwr.log").read_text()
+    assert "query.hello failed: DataError: " in log
+    assert "Traceback" not in log
     assert run_command(["runs"]) == 0
     assert "failed" in capsys.readouterr().out
 
@@ -209,21 +230,88 @@ def test_a_run_whose_clients_failed_shows_its_result_and_is_status_1(
     line = shown.err.strip().splitlines()[-1]
     assert line.startswith("fedrecgel: all 3 rounds were trained, but clients failed once; first: ")
     assert "shard '000001-of-000002'" in line and "for a test" in line
+    assert "Traceback" not in shown.err and "\x1b" not in shown.err
+    log = (here / "runs" / "x" / "flwr.log").read_text()
+    assert "Traceback" in log and "ZeroDivisionError: for a test" in log and "\x1b" not in log
     assert run_command(["runs", "x"]) == 0
     listed = capsys.readouterr().out
     assert "HR@10 sampled" in listed and "status: failed" in listed
 
 
-def test_ctrl_c_is_status_130_and_says_how_to_continue(
-    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (KeyboardInterrupt(), "stopped"),
+        (
+            RunStoppedError("its SuperLink has ended"),
+            "the run was stopped (its SuperLink has ended)",
+        ),
+    ],
+)
+def test_a_stopped_run_is_status_130_and_says_how_to_continue(
+    here: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    raised: BaseException,
+    said: str,
 ) -> None:
     def interrupt(*arguments: object) -> None:
-        raise KeyboardInterrupt
+        raise raised
 
     monkeypatch.setattr(cli_launch, "launch", interrupt)
     status, error = failure(capsys, "run", *SMALL, "--name", "x")
     assert status == 130
-    assert error == f"fedrecgel: stopped; continue with: fedrecgel run --resume {here}/runs/x"
+    assert error == f"fedrecgel: {said}; it has no checkpoint yet to continue from"
+    (here / "runs" / "y" / "checkpoint" / "round-000000000").mkdir(parents=True)
+    monkeypatch.setattr(cli_run, "check_folder", lambda config: None)
+    status, error = failure(capsys, "run", *SMALL, "--name", "y")
+    assert status == 130
+    assert error == f"fedrecgel: {said}; continue with: fedrecgel run --resume {here}/runs/y"
+
+
+@pytest.mark.parametrize(
+    "status", [FlowerStatus("finished", "stopped", ""), SuperLinkError("does not answer")]
+)
+def test_a_run_that_ends_with_its_superlink_was_stopped(
+    here: Path, monkeypatch: pytest.MonkeyPatch, status: FlowerStatus | SuperLinkError
+) -> None:
+    """Flower says so, or the SuperLink is not there any more to say anything."""
+
+    class Stopped:
+        run_id = 1
+
+        def status(self) -> FlowerStatus:
+            if isinstance(status, SuperLinkError):
+                raise status
+            return status
+
+        def log(self) -> str:
+            raise SuperLinkError("does not answer")
+
+    (planned,) = cli_run.plan([*SMALL, "federation.grid=ray"])
+    gone = SuperLink(0, 1, "", "")
+    monkeypatch.setattr(cli_launch.superlink, "ensure", lambda: gone)
+    monkeypatch.setattr(cli_launch, "stage", lambda home: home)
+    monkeypatch.setattr(cli_launch, "home_folder", lambda: here)
+    submitted = contextlib.nullcontext(Stopped())
+    monkeypatch.setattr(cli_launch.FlowerRun, "submitted", lambda *given: submitted)
+    with pytest.raises(RunStoppedError):
+        cli_launch.launch(planned.overrides, planned.config, Console(file=io.StringIO()))
+
+
+def test_a_run_in_use_is_refused_before_anything_starts(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run_command(["run", *SMALL, "--name", "x"]) == 0
+    capsys.readouterr()
+    monkeypatch.setattr(cli_launch, "launch", lambda *given: pytest.fail("started"))
+    for arguments in (["--resume", "x"], [*SMALL, "--name", "x"]):
+        with locked(here / "runs" / "x"):
+            status, error = failure(capsys, "run", *arguments)
+        assert status == 2
+        assert error == (
+            f"fedrecgel: {here}/runs/x is in use by another process (pid {os.getpid()})"
+        )
 
 
 def test_simulation_settings(here: Path) -> None:
@@ -239,37 +327,40 @@ def test_the_first_error_of_a_run(tmp_path: Path) -> None:
     state = RunState("failed", "id", 0, "RoundError: round 3: client error: X\nTraceback")
     (tmp_path / "state.json").write_text(json.dumps(state.__dict__))
     assert cli_launch._first_error(tmp_path, failed) == "RoundError: round 3: client error: X"
-    stopped = FlowerStatus("finished", "stopped", "")
-    assert cli_launch._first_error(tmp_path, stopped) == "the run was stopped"
 
 
-def record(number: int, evaluation: dict[str, float] | None) -> dict[str, Any]:
-    return {
-        "round": number,
-        "num_users": 50,
-        "train": {"loss": 0.5},
-        "evaluation": evaluation,
-        "bytes_up": 1_000_000,
-        "bytes_down": 500_000,
-        "seconds": {"train": 0.5},
-    }
+def test_a_remark_is_printed_once(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = [*SMALL, "protocol.select=best_test", "protocol.validation=false"]
+    assert run_command(["run", *settings, "seeds=0,1", "--name", "x"]) == 0
+    shown = capsys.readouterr()
+    assert (shown.out + shown.err).count("an optimistic number") == 1
+    assert "From run x-s1:\nTop 10 for user" in shown.out
 
 
-def test_progress_without_a_terminal_is_a_line_an_evaluation() -> None:
-    out = io.StringIO()
-    with RoundProgress("x", 4, Console(file=out, width=200)) as progress:
-        progress.update(record(1, None))
-        progress.update(record(2, {"validation/sampled/hr@10": 0.25}))
-        progress.update(record(3, None))
-    # 50 users in half a second; two rounds of 1.5 MB.
-    line = "x round 2/4: loss 0.5000 · validation HR@10 25.0% · 100 users/s · 3.0 MB\n"
-    assert out.getvalue() == line
+def test_totals_have_labels_and_units() -> None:
+    totals = {"bytes_up": 1_250_000.0, "seconds_train": 2.25, "failures": 2.0, "other": 0.5}
+    assert cli_runs.total_lines(totals) == [
+        "sent by nodes: 1.2 MB",
+        "time training: 2.2 s",
+        "failed messages: 2",
+        "other: 0.5",
+    ]
 
 
-def test_progress_on_a_terminal_is_a_bar() -> None:
-    out = io.StringIO()
-    console = Console(file=out, width=200, force_terminal=True, color_system=None)
-    with RoundProgress("x", 4, console) as progress:
-        progress.update(record(2, {"test/sampled/hr@10": 0.25}))
-    assert "2/4" in out.getvalue()
-    assert "test HR@10 25.0%" in out.getvalue()
+def test_a_narrow_list_of_runs_keeps_whole_names() -> None:
+    name = "ml_100k-fedrecgel-s0-20250101-120000"
+    rows = [[name, "completed", "ml_100k", "strict", "fedrecgel", "0", "100/100", "48.12"]]
+    for width, headings in ((80, 4), (200, 8)):
+        console = Console(file=io.StringIO(), width=width)
+        table = cli_runs._listing(rows, console)
+        assert len(table.columns) == headings
+        console.print(table)
+        assert name in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_run_is_shown_with_a_plain_path(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["run", *SMALL, "--name", "x"]) == 0
+    capsys.readouterr()
+    assert run_command(["runs", "../runs/x/"]) == 0
+    shown = capsys.readouterr().out
+    assert f"folder: {here}/runs/x\n" in shown and "  result.json\n" in shown

@@ -15,6 +15,7 @@ import pytest
 
 from conf.fingerprint import PACKAGES, code_fingerprint, hash_sources
 from server_app import superlink
+from server_app.processes import descendants, end_trees, process
 from server_app.staging import stage
 from server_app.superlink_home import (
     RECORD,
@@ -96,6 +97,48 @@ def test_stop_ends_ours(home: Path, fake_superlink: subprocess.Popen[bytes]) -> 
     assert superlink.stop() == link(fake_superlink.pid)
     assert fake_superlink.wait(timeout=10) == -15
     assert superlink.stop() is None
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc")
+def test_stop_ends_the_runs_of_ours_and_no_other(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that ignores SIGTERM, with a Ray process, and a run of another SuperLink."""
+    monkeypatch.setattr(superlink, "RUN_GRACE_S", 0.2)
+    ours, theirs = (_with_a_run(folder) for folder in (home, home / "elsewhere"))
+    try:
+        pids = [int(line.readline()) for line in (ours.stdout, theirs.stdout) if line]
+        run, other = (process(pid) for pid in pids)
+        assert run is not None and other is not None
+        while not descendants([run]):
+            time.sleep(0.01)
+        tree = {run, *descendants([run])}
+        write_record(home, link(ours.pid))
+        assert superlink.stop() == link(ours.pid)
+        assert ours.wait(timeout=10) == -15
+        assert not any(process(p.pid) == p for p in tree)
+        assert process(other.pid) == other and theirs.poll() is None
+    finally:
+        for popen in (ours, theirs):
+            root = process(popen.pid)
+            end_trees({root, *descendants([root])} if root else (), 0.0)
+            popen.wait()
+
+
+def _with_a_run(home: Path) -> subprocess.Popen[str]:
+    """A process like the SuperLink of ``home``, which prints the id of its run's process."""
+    ray = "import signal, subprocess, sys, time; signal.signal(15, signal.SIG_IGN); "
+    ray += f"subprocess.Popen([sys.executable, '-c', {SLEEP!r}]); time.sleep(60)"
+    start = "import subprocess, sys, time; print(subprocess.Popen([sys.executable, '-c', "
+    start += f"{ray!r}, 'flwr-simulation'], start_new_session=True).pid, flush=True); "
+    command = [sys.executable, "-c", start + SLEEP]
+    arguments = ["flower-superlink", "--database", str(home / "state.db")]
+    return subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True)
+
+
+def test_what_is_no_run_is_not_ended(other_process: subprocess.Popen[bytes]) -> None:
+    superlink.end_simulation(other_process.pid)
+    assert other_process.poll() is None
 
 
 def test_one_of_another_environment_is_refused(
