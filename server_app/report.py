@@ -6,10 +6,11 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-from rich.table import Table
+from rich.console import Group
 
-from server_app.ranking import COVERAGE, POPULARITY_SHARE
+from server_app.ranking import COVERAGE, POPULARITY_SHARE, TOP_SHARE
 from server_app.results import RunResult, load_result
+from server_app.tables import FittedTable, Row
 
 __all__ = ["load_result", "mean_sd", "result_table", "runs_table", "standard_error"]
 
@@ -20,6 +21,10 @@ SHOWN = {
     "test/full/ndcg@10": "NDCG@10 full",
 }
 CATALOGUE = {COVERAGE: "coverage@10", POPULARITY_SHARE: "popular@10"}
+CATALOGUE_NOTE = [
+    "coverage@10: share of all items that are in some user's top 10",
+    f"popular@10: per cent of all top-10 places that go to the {TOP_SHARE:.0%} most popular items",
+]
 RULE = {
     "best_validation": "round {0} of {1}, best HR@10 on validation",
     "best_test": "round {0} of {1}, best HR@10 on test (optimistic)",
@@ -32,51 +37,62 @@ def standard_error(share: float, count: float) -> float:
     return math.sqrt(share * (1 - share) / count)
 
 
-def result_table(result: RunResult) -> Table:
+def result_table(result: RunResult) -> FittedTable:
     """One run beside the popularity ranking on the same split."""
     rule = RULE[result.select].format(result.selected_round, result.rounds)
-    table = Table(
-        title=f"{result.dataset}, protocol {result.protocol}",
-        caption=f"{result.name}: protocol {result.protocol}, {_users(result)}, "
-        f"{result.num_items} items, {rule}; HR with standard error over users",
-    )
-    table.add_column("ranking")
-    columns = SHOWN | CATALOGUE
-    for heading in columns.values():
-        table.add_column(heading, justify="right")
     rows: list[tuple[str, Mapping[str, float]]] = [(result.strategy, result.metrics)]
     if result.popularity is not None:
         rows.append(("popularity", result.popularity))
-    for label, metrics in rows:
-        cells = [_cell(name, metrics, result.counts.get(name)) for name in columns]
-        table.add_row(label, *cells)
-    return table
+    columns = SHOWN | CATALOGUE
+    return FittedTable(
+        title=f"{result.dataset}, protocol {result.protocol}",
+        keys=["ranking"],
+        figures=list(columns.values()),
+        rows=[
+            Row([label], [_cell(name, metrics, result.counts.get(name)) for name in columns])
+            for label, metrics in rows
+        ],
+        notes=[
+            [f"Run {result.name}", _users(result), f"{result.num_items} items", rule],
+            ["HR, NDCG and coverage in per cent", "± standard error over users"],
+            CATALOGUE_NOTE,
+        ],
+    )
 
 
-def runs_table(results: Iterable[RunResult]) -> Table:
+def runs_table(results: Iterable[RunResult]) -> Group:
     """Several runs: mean and standard deviation over seeds, a row a configuration.
 
-    Rows of one dataset and protocol are followed by their popularity ranking.
+    A table for each dataset and protocol, with their popularity ranking as the last row.
     """
     groups: dict[tuple[str, str], dict[tuple[str, str], list[RunResult]]] = {}
     for result in results:
         split = groups.setdefault((result.dataset, result.protocol), {})
         split.setdefault((result.strategy, result.model), []).append(result)
-    table = Table(title="Mean ± standard deviation over runs")
-    for heading in ("dataset", "protocol", "strategy", "model", "seeds"):
-        table.add_column(heading)
-    for heading in SHOWN.values():
-        table.add_column(heading, justify="right")
-    for (dataset, protocol), split in sorted(groups.items()):
-        for (strategy, model), runs in sorted(split.items()):
-            seeds = ",".join(str(seed) for seed in sorted(run.seed for run in runs))
-            cells = [mean_sd([run.metrics.get(name) for run in runs]) for name in SHOWN]
-            table.add_row(dataset, protocol, strategy, model, seeds, *cells)
-        known = [run.popularity for runs in split.values() for run in runs if run.popularity]
-        if known:
-            cells = [mean_sd([metrics.get(name) for metrics in known]) for name in SHOWN]
-            table.add_row(dataset, protocol, "popularity", "", "", *cells)
-    return table
+    return Group(*(_split_table(*names, split) for names, split in sorted(groups.items())))
+
+
+def _split_table(
+    dataset: str, protocol: str, split: Mapping[tuple[str, str], Sequence[RunResult]]
+) -> FittedTable:
+    rows = []
+    for (strategy, model), runs in sorted(split.items()):
+        seeds = ",".join(str(seed) for seed in sorted(run.seed for run in runs))
+        rows.append(Row([strategy, model, seeds], _means([run.metrics for run in runs])))
+    known = [run.popularity for runs in split.values() for run in runs if run.popularity]
+    if known:
+        rows.append(Row(["popularity", "", ""], _means(known)))
+    return FittedTable(
+        title=f"Mean ± standard deviation over runs: {dataset}, protocol {protocol}",
+        keys=["ranking", "model", "seeds"],
+        figures=list(SHOWN.values()),
+        rows=rows,
+        notes=[["HR and NDCG in per cent"]],
+    )
+
+
+def _means(runs: Sequence[Mapping[str, float]]) -> list[str]:
+    return [mean_sd([metrics.get(name) for metrics in runs]) for name in SHOWN]
 
 
 def mean_sd(values: Sequence[float | None]) -> str:

@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, RenderableType
 
 from server_app.errors import ServerError
 from server_app.report import mean_sd, result_table, runs_table, standard_error
 from server_app.results import RunResult, load_result, totals_of
+from server_app.tables import lines_of
 
 
 def result(folder: Path, seed: int = 0, hr: float = 0.5, strategy: str = "fedncf") -> RunResult:
@@ -37,8 +37,8 @@ def result(folder: Path, seed: int = 0, hr: float = 0.5, strategy: str = "fedncf
     )
 
 
-def text_of(table: Table) -> str:
-    console = Console(file=io.StringIO(), width=240)
+def text_of(table: RenderableType, width: int = 240) -> str:
+    console = Console(file=io.StringIO(), width=width)
     console.print(table)
     return str(console.file.getvalue())  # type: ignore[attr-defined]
 
@@ -66,6 +66,40 @@ def test_fewer_users_behind_the_figures_are_named(tmp_path: Path) -> None:
     assert "figures over 80 to 90 of 100 users" in text_of(result_table(mixed))
 
 
+def test_a_narrow_terminal_gets_two_tables_and_whole_cells(tmp_path: Path) -> None:
+    """At 80 columns HR and NDCG fit: 10 + 13 + 15 + 10 + 12 and 3 for each of 5 cells, 1 more."""
+    text = text_of(result_table(result(tmp_path)), width=80)
+    assert "…" not in text
+    first, second = [line for line in text.splitlines() if "fedncf" in line]
+    assert "50.00 ± 5.00" in first and first.count("│") == 6 and second.count("│") == 4
+    (wide,) = [
+        line
+        for line in text_of(result_table(result(tmp_path)), 120).splitlines()
+        if "fedncf" in line
+    ]
+    assert wide.count("│") == 8
+
+
+def test_pairs_of_figures_stay_together(tmp_path: Path) -> None:
+    text = text_of(runs_table([result(tmp_path, 0), result(tmp_path, 1, 0.52)]), width=80)
+    assert [line.count("│") for line in text.splitlines() if "fedncf" in line] == [6, 6]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_notes_are_left_aligned_and_break_between_phrases(tmp_path: Path, width: int) -> None:
+    text = text_of(result_table(replace(result(tmp_path), select="best_test")), width)
+    notes = [line for line in text.splitlines() if line[0] not in "┏┃┡│└"][1:]
+    assert all(line == line.strip() for line in notes)
+    assert any("round 7 of 10, best HR@10 on test (optimistic)" in line for line in notes)
+    assert any("HR, NDCG and coverage in per cent" in line for line in notes)
+    assert any("go to the 10% most popular items" in line for line in notes)
+
+
+def test_phrases_fill_lines() -> None:
+    assert lines_of(["aa", "bb", "cc"], 7) == ["aa; bb;", "cc"]
+    assert lines_of(["longer than that", "b"], 5) == ["longer than that;", "b"]
+
+
 def test_a_value_that_is_absent_is_a_dash(tmp_path: Path) -> None:
     row = next(
         line for line in text_of(result_table(result(tmp_path))).splitlines() if "fedncf" in line
@@ -84,7 +118,8 @@ def test_mean_and_standard_deviation() -> None:
 def test_runs_are_grouped_over_seeds(tmp_path: Path) -> None:
     runs = [result(tmp_path, seed, hr) for seed, hr in ((0, 0.5), (1, 0.52), (2, 0.54))]
     text = text_of(runs_table([*runs, result(tmp_path, strategy="fedmf", hr=0.4)]))
-    rows = [line for line in text.splitlines() if "tiny" in line]
+    assert "tiny, protocol strict" in text
+    rows = [line for line in text.splitlines() if line.startswith("│")]
     assert len(rows) == 3
     assert "fedmf" in rows[0] and "40.00" in rows[0]
     assert "fedncf" in rows[1] and "0,1,2" in rows[1] and "52.00 ± 2.00" in rows[1]
