@@ -16,17 +16,29 @@ from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
 
 from client_app.answers import answer_evaluate, answer_hello, answer_item_counts
-from client_app.failures import describe
+from client_app.errors import DataError
+from client_app.failures import TrainError, describe
 from client_app.private_state import UnknownRun
-from client_app.runtime import decode_shared, open_node
+from client_app.runtime import NodeError, decode_shared, open_node
+from client_app.store_file import StoreError
 from client_app.training import answer_train
+from conf.tree import ConfigError
 from models.types import Tensors
 from strategies import wire
+from strategies.codec import WireError
 
 Answer = Callable[[Message, Context], RecordDict]
 Handler = Callable[[Message, Context], Message]
 
+DELIBERATE = (DataError, StoreError, NodeError, ConfigError, WireError)
+"""Errors whose text says it all; those of any other type are logged with their traceback."""
+
 app = ClientApp()
+
+
+def deliberate(error: BaseException | None) -> bool:
+    """Whether an error, or what made training fail, is one of ours."""
+    return isinstance(error.__cause__ if isinstance(error, TrainError) else error, DELIBERATE)
 
 
 def replying(answer: Answer) -> Handler:
@@ -37,8 +49,10 @@ def replying(answer: Answer) -> Handler:
         try:
             return Message(answer(message, context), reply_to=message)
         except Exception as error:  # noqa: BLE001  the reply is where it is raised
-            log(ERROR, "%s failed", message.metadata.message_type, exc_info=error)
-            reason = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, describe(error))
+            told = describe(error)
+            trace = None if deliberate(error) else error
+            log(ERROR, "%s failed: %s", message.metadata.message_type, told, exc_info=trace)
+            reason = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, told)
             return Message(reason, reply_to=message)
 
     return handler

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from conf.tree import Config
+from conf.tree import Config, remarks
 from server_app import superlink
 from server_app.callbacks import METRICS, read_metrics
 from server_app.cli_common import flower_log, quiet_flower
@@ -52,8 +52,8 @@ def _in_process(config: Config, progress: RoundProgress) -> RunResult:
     from server_app.grid import LocalGrid
     from server_app.run import run_server
 
-    # Tracebacks of nodes and the server's warnings; the error itself is shown at the end.
-    with flower_log(Path(config.output) / str(config.name) / LOG):
+    log = Path(config.output) / str(config.name) / LOG
+    with flower_log(log, told=remarks(config)):
         return run_server(LocalGrid(config.federation.num_nodes), config, [progress])
 
 

@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Column, Table
+from rich.text import Text
 
 from server_app.cli_common import CONSOLE, run_folder, runs_root
 
 Output = Annotated[
     str | None, typer.Option(help="Folder that holds the runs; default FEDRECGEL_RUNS or ./runs.")
 ]
+
+TOTALS = {
+    "num_users": ("user updates", ""),
+    "users_per_second": ("training speed", "users/s"),
+    "bytes_up": ("sent by nodes", "MB"),
+    "bytes_down": ("sent to nodes", "MB"),
+    "seconds_train": ("time training", "s"),
+    "seconds_evaluate": ("time evaluating", "s"),
+    "seconds_messages": ("of these, messages", "s"),
+    "seconds_server": ("time on the server", "s"),
+    "failures": ("failed messages", ""),
+    "client_errors": ("client errors", ""),
+    "dropped_late": ("late replies dropped", ""),
+}
+"""Label and unit of a run's totals, in the order they are shown."""
 
 
 def runs(
@@ -58,10 +78,24 @@ def _list(root: Path) -> None:
     if not folders:
         typer.echo(f"no runs in {root}")
         return
-    table = Table("run", "status", "dataset", "protocol", "strategy", "seed", "round", "HR@10")
-    for folder in folders:
-        table.add_row(folder.name, *_row(folder))
-    CONSOLE.print(table)
+    CONSOLE.print(_listing([(folder.name, *_row(folder)) for folder in folders], CONSOLE))
+
+
+def _listing(rows: Sequence[Sequence[str]], console: Console) -> Table:
+    """The runs as a table; on a narrow terminal without the settings that names usually hold."""
+    headings = ["run", "status", "dataset", "protocol", "strategy", "seed", "round", "HR@10"]
+    dropped: set[str] = set()
+    for heading in (None, "seed", "dataset", "protocol", "strategy"):
+        dropped |= {heading} if heading else set()
+        kept = [i for i, name in enumerate(headings) if name not in dropped]
+        table = Table(*(Column(headings[i], overflow="fold") for i in kept))
+        for row in rows:
+            # An unreadable run has its reason instead of the cells after its name.
+            table.add_row(*(Text(row[i]) for i in kept if i < len(row)))
+        unlimited = console.options.update(width=10_000)
+        if Measurement.get(console, unlimited, table).maximum <= console.width:
+            break
+    return table
 
 
 def _row(folder: Path) -> list[str]:
@@ -95,10 +129,26 @@ def _show(folder: Path) -> None:
     if state.has_result:
         result = load_result(folder)
         CONSOLE.print(result_table(result))
-        for key, value in sorted(result.totals.items()):
-            CONSOLE.print(f"{key}: {value:,.6g}", markup=False)
+        for line in total_lines(result.totals):
+            CONSOLE.print(line, markup=False, highlight=False)
     CONSOLE.print(f"status: {state.status}", markup=False)
     if state.error:
-        CONSOLE.print(state.error, markup=False, style="red")
-    for file in sorted(f.name for f in folder.iterdir()):
-        CONSOLE.print(f"{folder / file}", markup=False, soft_wrap=True)
+        CONSOLE.print(state.error, markup=False, style="red", soft_wrap=True)
+    here = Path(os.path.abspath(folder))  # noqa: PTH100  without .., links kept
+    CONSOLE.print(f"folder: {here}", markup=False, highlight=False, soft_wrap=True)
+    for file in sorted(f.name for f in here.iterdir()):
+        CONSOLE.print(f"  {file}", markup=False, highlight=False, soft_wrap=True)
+
+
+def total_lines(totals: Mapping[str, float]) -> list[str]:
+    """A run's totals with labels and units; unknown ones under their own name."""
+    names = [*(name for name in TOTALS if name in totals), *sorted(totals.keys() - TOTALS.keys())]
+    return [_total(name, totals[name]) for name in names]
+
+
+def _total(name: str, value: float) -> str:
+    label, unit = TOTALS.get(name, (name, ""))
+    if unit == "MB":
+        value /= 1e6
+    number = f"{value:,.0f}" if value == int(value) and not unit else f"{value:,.1f}"
+    return f"{label}: {number} {unit}".rstrip()
