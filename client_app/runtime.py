@@ -85,8 +85,8 @@ def open_node(
     does not know the run is an error: going on would silently start its users afresh.
 
     Raises:
-        NodeError: for other code than the server's, a missing or impossible partition-id, or
-            no place for the store.
+        NodeError: for other code than the server's, a missing or impossible partition-id, more
+            nodes than users, or no place for the store.
         ConfigError, DataError, StoreError: one line each, from where they arise.
 
     """
@@ -96,6 +96,7 @@ def open_node(
     if torch.get_num_threads() != cfg.engine.threads:
         torch.set_num_threads(cfg.engine.threads)
     index, count = shard_of(node_config)
+    _check_users(dataset.num_users, count)
     lo, hi = shard_bounds(dataset.num_users, index, count)
     shard_key = f"{index:06d}-of-{count:06d}"
     store = _open_store(store_path(node_config, cfg, shard_key), shard_key)
@@ -127,6 +128,15 @@ def shard_of(node_config: Mapping[str, object]) -> tuple[int, int]:
             "--node-config 'partition-id=0 num-partitions=2'"
         )
     return index, count  # type: ignore[return-value]
+
+
+def _check_users(num_users: int, num_nodes: int) -> None:
+    if num_nodes > num_users:
+        raise NodeError(
+            f"{num_nodes} nodes are too many for the {num_users} users of the prepared data: a "
+            f"node hosts one user at least; set federation.num_nodes={num_users} or lower (in "
+            "deployment num-partitions of --node-config too)"
+        )
 
 
 def store_path(node_config: Mapping[str, object], cfg: Config, shard_key: str) -> Path:

@@ -130,8 +130,6 @@ def _check_supported(node: Node, request: Downlink) -> None:
 
 def _cohort(node: Node, users: IntArray | None) -> IntArray:
     """The request's users in ascending order; all of the node where none are named."""
-    if not len(node.users):
-        raise NodeError(f"shard {node.shard_key} has no users: use fewer nodes than users")
     if users is None:
         return node.users
     ordered = np.unique(users)

@@ -19,6 +19,7 @@ from conf.tree import FederationConfig
 from models.types import IntArray
 from server_app.errors import NodeError
 from server_app.exchange import Courier
+from server_app.refusals import refusal, refuse_alike
 from server_app.shards import check_catalogue, owners, same_shard
 from strategies import wire
 from strategies.codec import WireError
@@ -109,6 +110,7 @@ class NodeDirectory:
             unasked = online - replies.keys()
             if unasked and left > 0:
                 hellos = self._greet(unasked, left, may_start=resume_round == 0)
+                refuse_alike(list(hellos.values()))
                 replies.update({n: self._checked(n, reply) for n, reply in hellos.items()})
             elif len(replies) >= self._federation.num_nodes:
                 break
@@ -160,7 +162,7 @@ class NodeDirectory:
 
     def _checked(self, node_id: int, reply: Message) -> HelloReply:
         if reply.has_error():
-            raise NodeError(f"node {node_id} failed to introduce itself: {reply.error.reason}")
+            raise NodeError(refusal(node_id, reply.error.reason))
         try:
             hello = wire.decode_hello(reply.content)
         except WireError as error:

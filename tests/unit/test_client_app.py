@@ -336,9 +336,10 @@ def test_a_nodes_own_data_path(cfg: Config, tmp_path: Path) -> None:
 
 def test_more_nodes_than_users(cfg: Config) -> None:
     place = {"partition-id": 0, "num-partitions": 100}
-    assert len(runtime.open_node(place, tiny_run.header(cfg)).users) == 0
+    with pytest.raises(runtime.NodeError, match=r"^100 nodes are too many .*num_nodes=20 or low"):
+        runtime.open_node(place, tiny_run.header(cfg))
     request = tiny_run.downlink(tiny_run.header(cfg), tiny_run.shared(cfg), None)
-    assert "fewer nodes than users" in refused(tiny_run.train(LocalGrid(100), request))
+    assert "100 nodes are too many" in refused(tiny_run.train(LocalGrid(100), request))
 
 
 def test_malformed_requests_name_the_field_and_place(cfg: Config) -> None:
