@@ -22,12 +22,13 @@ def recommend(
     k: int,
     *,
     seed: int,
+    hide_heldout: bool = False,
 ) -> list[tuple[int, float]]:
     """The ``k`` best items (index, score) with the user's state as of a round, best first.
 
-    Items the user has interacted with (training and validation) are left out; the held-out
-    test item may be among the recommended. Ties go to the lower index. Fewer than ``k`` are
-    returned when the catalogue has no more.
+    Items of the user's training and validation rows are left out. The held-out test item, which
+    the model has not seen as the user's, stays in unless ``hide_heldout``. Ties go to the lower
+    index. Fewer than ``k`` are returned when the catalogue has no more.
 
     Raises:
         ValueError: for a user or a ``k`` out of range.
@@ -41,12 +42,16 @@ def recommend(
     state = PrivateState(strategy, store, run_id, seed, unknown_run="refuse")
     private = strategy.private_parameters(state.block(np.array([user]), round_))
     scores_I = strategy.model.scores_all(shared, private)[0].double().numpy()
-    items = np.setdiff1d(np.arange(dataset.num_items), known_items(dataset, user))
+    items = np.setdiff1d(np.arange(dataset.num_items), known_items(dataset, user, hide_heldout))
     best = items[np.argsort(-scores_I[items], kind="stable")[:k]]
     return [(int(item), float(scores_I[item])) for item in best]
 
 
-def known_items(dataset: Dataset, user: int) -> IntArray:
-    """Distinct items of the user's training and validation rows, ascending."""
+def known_items(dataset: Dataset, user: int, heldout: bool = False) -> IntArray:
+    """Distinct items of the user's training and validation rows, ascending.
+
+    ``heldout``: and of the test row.
+    """
     validation = dataset.validation_U[user : user + 1]
-    return np.union1d(dataset.train_of(user), validation[validation >= 0])
+    held = dataset.heldout_of(user) if heldout else validation[validation >= 0]
+    return np.union1d(dataset.train_of(user), held)

@@ -22,7 +22,9 @@ class Recommendation:
     user: str
     """Raw id."""
     known: int
-    """Distinct items the user was known to have, which are left out."""
+    """Distinct items of the user that are left out."""
+    left_out: str
+    """What these are and what may yet appear, in words that follow the number."""
     items: list[tuple[str, str | None, float]]
     """Raw id, title if there is one, score."""
 
@@ -31,16 +33,26 @@ def recommend(
     run: Annotated[str, typer.Option(help="Name of a completed run, or its folder.")],
     user: Annotated[str, typer.Option(help="The user's id as in the data file.")],
     top: Annotated[int, typer.Option(min=1, help="Length of the list.")] = 10,
+    hide_heldout: Annotated[
+        bool, typer.Option("--hide-heldout", help="Leave the held-out test item out as well.")
+    ] = False,
     output: Output = None,
 ) -> None:
-    """Print one user's best items that are new to him."""
-    print_recommendations(run_folder(run, output), user, top)
+    """Print one user's best items, without the items of the training and validation rows.
+
+    The held-out test item, which the model has not seen as the user's, may appear: a good model
+    ranks it high. --hide-heldout leaves it out too.
+    """
+    print_recommendations(run_folder(run, output), user, top, hide_heldout)
 
 
-def print_recommendations(folder: Path, user: str | None, top: int) -> None:
+def print_recommendations(
+    folder: Path, user: str | None, top: int, hide_heldout: bool = False
+) -> None:
     """Print a user's list; the first user's when none is named."""
-    found = recommendations(folder, user, top)
-    heading = f"Top {len(found.items)} for user {found.user}, without {found.known} known items"
+    found = recommendations(folder, user, top, hide_heldout)
+    heading = f"Top {len(found.items)} for user {found.user}, without {found.known} "
+    heading += found.left_out
     CONSOLE.print(heading, markup=False, highlight=False)
     table = Table()
     table.add_column("rank", justify="right")
@@ -52,8 +64,12 @@ def print_recommendations(folder: Path, user: str | None, top: int) -> None:
     CONSOLE.print(table)
 
 
-def recommendations(folder: Path, user: str | None, top: int) -> Recommendation:
+def recommendations(
+    folder: Path, user: str | None, top: int, hide_heldout: bool = False
+) -> Recommendation:
     """A user's best items under the selected round of a completed run.
+
+    ``hide_heldout``: without the held-out test item, which otherwise may be among them.
 
     Raises:
         ConfigError: for a user who is not in the data.
@@ -97,6 +113,7 @@ def recommendations(folder: Path, user: str | None, top: int) -> Recommendation:
             checkpoint.selection.round,
             top,
             seed=config.seed,
+            hide_heldout=hide_heldout,
         )
     finally:
         store.close()
@@ -105,7 +122,19 @@ def recommendations(folder: Path, user: str | None, top: int) -> Recommendation:
         (str(dataset.item_ids[i]), None if titles is None else str(titles[i]) or None, score)
         for i, score in ranked
     ]
-    return Recommendation(str(dataset.user_ids[index]), len(known_items(dataset, index)), items)
+    known = known_items(dataset, index, hide_heldout)
+    words = _left_out(config.protocol.validation, int(dataset.test_U[index]), known.tolist())
+    return Recommendation(str(dataset.user_ids[index]), len(known), words, items)
+
+
+def _left_out(validation: bool, test_item: int, known: list[int]) -> str:
+    """Which of a user's items are left out; ``test_item`` is -1 where none is held out."""
+    rows = "training and validation items" if validation else "training items"
+    if test_item < 0:
+        return rows
+    if test_item in known:
+        return f"{rows}, the held-out test item among them"
+    return f"{rows} (the held-out test item may appear)"
 
 
 def _user_index(user_ids: list[str], user: str | None) -> int:
