@@ -67,9 +67,16 @@ def _own_items(split: Split) -> Iterator[IntArray]:
 def _check_size(split: Split, num_candidates: int) -> None:
     own_U = np.diff(split.own_indptr)
     most, num_items = int(own_U.max()), len(split.item_ids)
-    if num_items - most < num_candidates:
+    left, user = num_items - most, str(split.user_ids[own_U.argmax()])
+    if not left:
+        users = int((own_U == num_items).sum())
         raise DataError(
-            f"user {str(split.user_ids[own_U.argmax()])!r} has {most} of the {num_items} items, so "
-            f"only {num_items - most} are left to rank against; lower "
-            f"protocol.num_candidates={num_candidates}"
+            f"{users} of the {len(own_U)} users, such as {user!r}, have every one of the "
+            f"{num_items} items: none is left to rank a held-out item against, whatever "
+            "protocol.num_candidates is; leave such users out, or read a file with more items"
+        )
+    if left < num_candidates:
+        raise DataError(
+            f"user {user!r} has {most} of the {num_items} items, so only {left} are left to rank "
+            f"against; lower protocol.num_candidates={num_candidates} to {left}"
         )

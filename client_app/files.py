@@ -10,6 +10,7 @@ from pathlib import Path
 from client_app.errors import DataError
 
 ARCHIVE = ".zip:"
+NAMED_MEMBERS = 5
 
 
 def file_on_disk(path: str) -> Path:
@@ -22,7 +23,8 @@ def read_bytes(path: str) -> bytes:
     """Unpacked content of the file or archive member.
 
     Raises:
-        DataError: missing, unreadable or damaged file; absent archive member.
+        DataError: missing, unreadable or damaged file; absent archive member; an archive of
+            which no member is named.
 
     """
     try:
@@ -31,7 +33,9 @@ def read_bytes(path: str) -> bytes:
         raise DataError(f"{file_on_disk(path)}: no such file") from None
     except KeyError:
         member = path.partition(ARCHIVE)[2]
-        raise DataError(f"{file_on_disk(path)}: no member {member!r} in the archive") from None
+        raise DataError(
+            f"{file_on_disk(path)}: no member {member!r} in the archive; {_members(path)}"
+        ) from None
     except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile) as error:
         raise DataError(f"{file_on_disk(path)}: damaged archive: {error}") from None
     except OSError as error:
@@ -43,9 +47,22 @@ def _read(path: str) -> bytes:
     if member:
         with zipfile.ZipFile(file) as archive:
             return archive.read(member)
+    if file.suffix == ".zip":
+        raise DataError(f"{file}: name a member of the archive; {_members(path)}")
     if file.suffix == ".gz":
         return gzip.decompress(file.read_bytes())
     return file.read_bytes()
+
+
+def _members(path: str) -> str:
+    """The archive's files, each as it is to be given."""
+    file = file_on_disk(path)
+    with zipfile.ZipFile(file) as archive:
+        names = [info.filename for info in archive.infolist() if not info.is_dir()]
+    if not names:
+        return "it is empty"
+    more = f" and {len(names) - NAMED_MEMBERS} more" if len(names) > NAMED_MEMBERS else ""
+    return f"it has {', '.join(f'{file}:{name}' for name in names[:NAMED_MEMBERS])}{more}"
 
 
 def decode(raw: bytes, encoding: str, path: str) -> str:

@@ -14,7 +14,7 @@ import pandas as pd
 from client_app.errors import DataError
 from client_app.files import decode
 from client_app.layout import layout_of
-from client_app.rows import Numbers, Objects, Rows, number_of, read_rows
+from client_app.rows import UNREADABLE, Numbers, Objects, Rows, number_of, read_rows
 from conf.tree import DatasetConfig
 from models.types import IntArray
 
@@ -73,7 +73,8 @@ def _check_rows(rows: Rows, config: DatasetConfig, path: str) -> None:
         line, what = rows.bad[0]
         more = f" (and {len(rows.bad) - 1} more bad rows)" if len(rows.bad) > 1 else ""
         hint = "dataset.bad_rows=skip leaves bad rows out"
-        if line == 1 and len(rows.bad) == 1 and not config.header:
+        is_header = line == 1 and len(rows.bad) == 1 and not what.startswith(UNREADABLE)
+        if is_header and not config.header:
             hint = "for a line of column names dataset.header=true"
         raise DataError(f"{path}:{line}: {what}{more}; {hint}")
     if not len(rows.users):

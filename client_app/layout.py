@@ -24,6 +24,7 @@ INTER_NAMES = {
     "rating": "rating",
     "timestamp": "timestamp",
 }
+DEFAULTS = DatasetConfig(name="")
 TYPED_NAME = re.compile(r".+:(token|float|token_seq|float_seq)")
 
 
@@ -51,6 +52,7 @@ def layout_of(config: DatasetConfig, text: str, path: str) -> Layout:
     """
     first = text.split("\n", 1)[0].rstrip("\r")
     if is_inter(config, first, path):
+        _check_ignored(config, path)
         names = [name.split(":", 1)[0] for name in first.split("\t")]
         layout = Layout("\t", True, len(names), _named(config, names, path, INTER_NAMES))
     else:
@@ -65,6 +67,22 @@ def is_inter(config: DatasetConfig, first_line: str, path: str) -> bool:
         return config.format == "inter"
     typed = all(TYPED_NAME.fullmatch(name) for name in first_line.split("\t"))
     return typed or path.removesuffix(".gz").endswith(".inter")
+
+
+def _check_ignored(config: DatasetConfig, path: str) -> None:
+    """Refuse settings that a typed header would overrule; a default cannot be told from none."""
+    if config.separator not in (DEFAULTS.separator, "tab", "\t", "\\t"):
+        raise DataError(
+            f"{path}: dataset.separator={config.separator} does not apply: a file with a typed "
+            "header is separated by tabs; drop it, or set dataset.format=delimited"
+        )
+    positional = not any(":" in column for column in config.columns)
+    if positional and config.columns != DEFAULTS.columns:
+        raise DataError(
+            f"{path}: dataset.columns=[{','.join(config.columns)}] does not apply: a file with a "
+            "typed header names its columns; pick them by name, dataset.columns=[user:NAME,"
+            "item:NAME], or set dataset.format=delimited dataset.header=true"
+        )
 
 
 def _delimited(config: DatasetConfig, first_line: str, path: str) -> Layout:

@@ -18,6 +18,8 @@ from client_app.layout import Layout
 UNIT_SEPARATOR = "\x1f"
 MISSING = frozenset({"", "nan", "na", "null", "none"})
 INT64_LIMIT = 2**63
+UNREADABLE = "unreadable"
+"""First word about a line that cannot be cut into fields."""
 
 Objects = npt.NDArray[np.object_]
 Numbers = npt.NDArray[Any]
@@ -74,7 +76,8 @@ def _is_unusual(frame: pd.DataFrame, layout: Layout, needs_rating: bool) -> bool
     for meaning, at in layout.positions.items():
         column = frame[at]
         if meaning in ("user", "item"):
-            if any(not value.strip() for value in column.unique()):
+            # A line break in an id: a quote that another line's quote has closed, most likely.
+            if any(not value.strip() or "\n" in value for value in column.unique()):
                 return True
         elif column.dtype.kind not in "iuf" or not _is_complete(
             column.to_numpy(), meaning, needs_rating
@@ -113,8 +116,7 @@ def _lines(text: str, layout: Layout, separator: str) -> Iterator[tuple[int, lis
     # Only \n ends a line, so that line numbers are an editor's.
     lines = iter(text.replace("\r\n", "\n").split("\n"))
     reader = csv.reader(lines, delimiter=separator, quoting=_quoting(layout), strict=True)
-    if layout.header:
-        next(reader, None)
+    header = layout.header
     while True:
         line = reader.line_num + 1
         try:
@@ -122,11 +124,23 @@ def _lines(text: str, layout: Layout, separator: str) -> Iterator[tuple[int, lis
         except StopIteration:
             return
         except csv.Error as error:
-            yield line, [], f"unreadable quotes or field: {error}"
+            yield line, [], _unreadable(error, reader.line_num - line + 1)
+            header = False
+            continue
+        if header:
+            header = False
             continue
         blank = not "".join(fields).strip() and (len(fields) <= 1 or separator.isspace())
         if not blank:
             yield line, fields, ""
+
+
+def _unreadable(error: csv.Error, lines: int) -> str:
+    """What csv says of quotes, in terms of the line where the row begins."""
+    if "unexpected end of data" in str(error):
+        return f'{UNREADABLE}: a quote (") opens here and is never closed'
+    across = f" (the quoted field runs over {lines} lines)" if lines > 1 else ""
+    return f'{UNREADABLE} quotes (") or field: {error}{across}'
 
 
 def _quoting(layout: Layout) -> Literal[0, 3]:

@@ -81,7 +81,27 @@ def test_a_catalogue_that_is_too_small_names_the_key(
     assert draw(small_split(), 40).shape == (NUM_USERS, 40)
     message = (
         r"user 'u0' has 20 of the 60 items, so only 40 are left to rank against; "
-        r"lower protocol\.num_candidates=41"
+        r"lower protocol\.num_candidates=41 to 40"
     )
     with pytest.raises(DataError, match=message):
         draw(small_split(), 41)
+
+
+@pytest.mark.parametrize("draw", [lambda s, c: derived(s, c, TEST_STREAM), notebook])
+def test_a_user_with_every_item_is_not_told_to_lower_the_number(
+    draw: Callable[[Split, int], IntArray],
+) -> None:
+    parts = full_split()
+    with pytest.raises(
+        DataError, match=r"^2 of the 3 users, such as 'u0', have every one of the 6"
+    ):
+        draw(parts, 1)
+
+
+def full_split() -> Split:
+    """Users u0 and u1 have all six items, u2 lacks the last one."""
+    rows = [(u, i) for u in range(3) for i in range(6 if u < 2 else 5)]
+    users, items = np.array(rows, dtype=np.int64).T
+    user_ids, item_ids = np.array(["u0", "u1", "u2"]), np.array([f"i{i}" for i in range(6)])
+    data = Interactions(users, items, items, user_ids, item_ids, {})
+    return split(data, ProtocolConfig(name="strict"), "full")

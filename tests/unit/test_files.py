@@ -122,6 +122,7 @@ def test_threshold_keeps_ratings_at_least_as_high() -> None:
         parsed("u,a,3.9,1\nu,b,,2\n", config)
 
 
+INTER = "user_id:token\titem_id:token\ttimestamp:float\nu1\tb\t20\n"
 BAD = [
     ("u,a,1,1\nu,b,1\n", "2: 3 fields, expected 4"),
     ("u,a,1,1\n\nu,b,1,2,9\n", "3: 5 fields, expected 4"),
@@ -133,7 +134,9 @@ BAD = [
     ("u,a,1,1\n ,b,1,2\n", "2: empty user id"),
     ("u,a,1,1\r\nu,,1,2\r\n", "2: empty item id"),
     ('u,a,1,1\nu,"b\n",1,2\nu,,1,2\n', "4: empty item id"),
-    ('u,a,1,1\nu,"b,1,2\nu,c,1,3\n', "2: unreadable quotes or field"),
+    ('u,a,1,1\nu,"b,1,2\nu,c,1,3\n', "2: unreadable: a quote .* never closed; dataset.bad"),
+    ('"u,a,1,1\nu,b,1,2\n', "1: unreadable: a quote .* never closed; dataset.bad_rows=skip"),
+    ('"u,a,1,1\n"v,b,1,2\n', "1: unreadable quotes .*runs over 2 lines.*; dataset.bad_rows=skip"),
     ("u,a,1,1\nu,b,x,1\nu,,1,1\n", "2: rating 'x' is not a number \\(and 1 more bad rows\\)"),
     ("user,item,rating,timestamp\nu,a,1,1\n", "1: rating 'rating' .*dataset.header=true"),
 ]  # fmt: skip
@@ -171,6 +174,9 @@ def test_empty_trailing_columns_are_not_short_lines() -> None:
         ("a,b\n1,2\n", {"header": True, "columns": ("user:a", "item:x")}, ":1: no column 'x'"),
         ("a,b\n", {"columns": ("user", "item")}, "no timestamp column.*file_order"),
         ("a:token\tb:token\n1\t2\n", {}, "no user column; name it"),
+        ('"a,b,c,d\nu,a,1,1\n', {"header": True}, r"csv:1: unreadable: a quote .* never closed"),
+        (INTER, {"separator": "semicolon"}, "separator=semicolon does not apply: .* typed header"),
+        (INTER, {"columns": ("item", "user", "timestamp")}, r"=\[item,user,timestamp\] does not"),
         ("u,a,1,1\n", {"rows": 2}, "1 rows, dataset=file has 2.*dataset.rows=null"),
         ("u,a,1,1\n", {"users": 3}, "1 users, dataset=file has 3"),
         ("u,a,1,1\n", {"items": 3}, "1 items, dataset=file has 3"),
@@ -208,12 +214,22 @@ def test_unreadable_files_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "x.zip").write_bytes(b"plain")
     with zipfile.ZipFile(tmp_path / "z.zip", "w") as archive:
         archive.writestr("a", "b")
+    with zipfile.ZipFile(tmp_path / "w.zip", "w") as archive:
+        archive.mkdir("d")
+        for number in range(7):
+            archive.writestr(f"d/{number}", "b")
+    with zipfile.ZipFile(tmp_path / "e.zip", "w"):
+        pass
     for name, message in [
         ("absent.csv", "no such file"),
         ("x.gz", "damaged archive"),
         ("y.gz", "damaged archive"),
         ("x.zip:a", "damaged archive"),
-        ("z.zip:c", "no member 'c' in the archive"),
+        ("z.zip:c", r"no member 'c' in the archive; it has /.*/z\.zip:a$"),
+        ("z.zip", r"/z\.zip: name a member of the archive; it has /.*/z\.zip:a$"),
+        ("w.zip", r"name a member of the archive; it has .*w\.zip:d/4 and 2 more$"),
+        ("e.zip", "name a member of the archive; it is empty"),
+        ("x.zip", "damaged archive"),
         ("", "cannot be read"),
     ]:
         with pytest.raises(DataError, match=message) as error:
