@@ -57,6 +57,13 @@ def _checked(text: str) -> str:
     key, value = override.key_or_group, override.value()
     if not key:
         raise ConfigError(f"the override {text!r} has no key; write key=value")
+    if override.type is OverrideType.DEL:
+        raise ConfigError(f"{text}: a setting cannot be removed; write {key}=value")
+    if key.partition(".")[0].partition("/")[0] == "hydra":
+        raise ConfigError(
+            f"{text}: Hydra's own settings have no effect here; a run's folder is set by "
+            "output=/absolute/path and name=NAME"
+        )
     if override.is_sweep_override():
         raise ConfigError(f"{key} takes one value here, got {text!r}")
     if key not in (*GROUPS, "experiment"):
