@@ -7,6 +7,7 @@ sum is the same to the bit for the same users, block size and thread count.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import overload
@@ -75,11 +76,11 @@ def train_users(
             private = state.layout.unpack(rows_UP[part])
             result = update_block(strategy, shared, private, epochs_U, streams)
             new_rows_UP[part] = state.layout.pack(result.private)
-        _check_rows(new_rows_UP[part], block)
+        _check_rows(new_rows_UP[part], block, strategy)
         total.add(result.update)
         for name, value in result.metrics.items():
             metrics[name] = metrics.get(name, 0.0) + value
-    _check_update(total.result(), users)
+    _check_update(total.result(), users, strategy)
     return Trained(users, new_rows_UP, total.result(), metrics)
 
 
@@ -156,16 +157,30 @@ def draw_epochs(
     ]
 
 
-def _check_rows(rows_UP: RowBlock, users: IntArray) -> None:
+def _check_rows(rows_UP: RowBlock, users: IntArray, strategy: RecStrategy) -> None:
     finite_U = np.isfinite(rows_UP).all(axis=1)
     if not finite_U.all():
         raise TrainError(
             f"{named(users[~finite_U])}: training: private parameters became infinite or NaN; "
-            "lower the local learning rate"
+            f"lower {_local_rates(strategy)}"
         )
 
 
-def _check_update(update: Update, users: IntArray) -> None:
+def _check_update(update: Update, users: IntArray, strategy: RecStrategy) -> None:
     for name, tensor in update.tensors.items():
         if not bool(torch.isfinite(tensor).all()):
-            raise TrainError(f"{named(users)}: training: the update of {name!r} is not finite")
+            raise TrainError(
+                f"{named(users)}: training: the update of {name!r} is not finite; "
+                f"lower {_local_rates(strategy)}"
+            )
+
+
+def _local_rates(strategy: RecStrategy) -> str:
+    """The learning rates of local training with their values, or those the strategy has."""
+    rates = {
+        f.name: getattr(strategy.config, f.name)
+        for f in dataclasses.fields(strategy.config)
+        if f.name.endswith("_lr") and f.name != "server_lr"
+    }
+    shown = [f"strategy.{name}={rate:g}" for name, rate in rates.items()]
+    return " or ".join(shown) or "the learning rates"

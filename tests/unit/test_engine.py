@@ -237,7 +237,7 @@ class Diverging(Recorder):
 def test_a_diverged_user_is_named(node: Node) -> None:
     diverging = Diverging(StrategyConfig(), node.strategy.model)
     second = trained(node, range(6), strategy=recording(node)).users[1]
-    with pytest.raises(TrainError, match=rf"^user {second}: training: private .*learning rate"):
+    with pytest.raises(TrainError, match=rf"^user {second}: training: private .*; lower the l"):
         trained(node, range(6), strategy=diverging)
 
 
@@ -256,6 +256,15 @@ def test_an_update_that_overflowed_is_not_sent(node: Node) -> None:
     overflowing = Overflowing(StrategyConfig(), node.strategy.model)
     with pytest.raises(TrainError, match=r"^user 5: training: the update of 'item_emb' is not fin"):
         trained(node, [5], strategy=overflowing)
+
+
+def test_a_diverged_run_names_the_rates_to_lower(tmp_path: Path) -> None:
+    large = ["strategy.shared_lr=1e30", "strategy.private_lr=1e30", "strategy=fedavg"]
+    node = tiny_run.node(tiny_run.config(tmp_path, *large, "strategy.local_epochs=4"))
+    with pytest.raises(
+        TrainError, match=r"; lower strategy\.shared_lr=1e\+30 or strategy\.private_lr=1e\+30$"
+    ):
+        trained(node, range(6), strategy=node.strategy)
 
 
 def test_no_users_is_an_error(node: Node) -> None:
