@@ -9,7 +9,7 @@ from pathlib import Path
 
 from flwr.common.logger import log
 
-from server_app.files import replace_file
+from server_app.files import named, replace_file
 from server_app.results import RunResult
 
 METRICS = "metrics.jsonl"
@@ -98,7 +98,7 @@ class MetricsLog(Callback):
 
     def on_round(self, record: RoundRecord) -> None:
         """Append and flush, so that followers see whole lines."""
-        with self._path.open("a", encoding="utf-8") as file:
+        with named(self._path), self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(record), allow_nan=False) + "\n")
 
 

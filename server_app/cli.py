@@ -2,77 +2,38 @@
 
 Exit status: 0 success, 1 a run or command failed, 2 the configuration or the command line
 is wrong, 130 stopped by Ctrl-C.
+
+Everything else is imported inside, so that Ctrl-C is answered from the first instant.
 """
 
 from __future__ import annotations
 
+import io
 import sys
-from importlib.metadata import version
-from typing import Annotated
-
-import click
-import typer
-
-from conf.build import ConfigError
-from server_app import cli_recommend, cli_run, cli_runs
-from server_app.cli_common import ERRORS
-from server_app.errors import ServerError
-
-app = typer.Typer(
-    name="fedrecgel",
-    help="Federated recommendation on Flower: train, compare and use recommenders.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
-app.command(epilog=cli_run.EXAMPLES)(cli_run.run)
-app.command()(cli_runs.runs)
-app.command()(cli_recommend.recommend)
-app.command()(cli_runs.strategies)
-app.command()(cli_runs.stop)
+from typing import TextIO
 
 INTERRUPTED = 130
 
 
-def _version(asked: bool) -> None:
-    if asked:
-        typer.echo(f"fedrecgel {version('fedrecgel')}, flwr {version('flwr')}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    show_version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print versions.")
-    ] = False,
-) -> None: ...
-
-
 def main() -> None:
     """Run the command line of this process and exit with its status."""
+    for stream in (sys.stdout, sys.stderr):
+        never_refuse(stream)
     sys.exit(run_command(sys.argv[1:]))
 
 
 def run_command(arguments: list[str]) -> int:
     """Run one command line; errors become one line on standard error and an exit status."""
     try:
-        return int(app(arguments, prog_name="fedrecgel", standalone_mode=False) or 0)
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        return _fail("stopped", INTERRUPTED)
-    except InterruptedError as error:
-        return _fail(str(error), INTERRUPTED)
-    except ConfigError as error:
-        return _fail(str(error), 2)
-    except (ServerError, OSError) as error:
-        return _fail(str(error), 1)
+        from server_app.cli_app import run_app
+
+        return run_app(arguments)
+    except KeyboardInterrupt:
+        sys.stderr.write("fedrecgel: stopped\n")
+        return INTERRUPTED
 
 
-def _fail(message: str, status: int) -> int:
-    ERRORS.print(
-        f"fedrecgel: {message}", style="red", markup=False, highlight=False, soft_wrap=True
-    )
-    return status
+def never_refuse(stream: TextIO) -> None:
+    """Write ``?`` for characters that the encoding of the terminal lacks."""
+    if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+        stream.reconfigure(errors="replace")

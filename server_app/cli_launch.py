@@ -131,7 +131,12 @@ def _end_process(folder: Path) -> None:
 def _keep_log(run: FlowerRun, folder: Path, home: Path) -> Path:
     """Save the log beside the results; in our home when the run made no folder."""
     path = folder / LOG if folder.is_dir() else home / f"run-{run.run_id}.log"
-    path.write_text(run.log(), encoding="utf-8")
+    text = run.log()
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError:  # the run may have failed because its folder cannot be written
+        path = home / f"run-{run.run_id}.log"
+        path.write_text(text, encoding="utf-8")
     return path
 
 

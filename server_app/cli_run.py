@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +11,11 @@ import typer
 
 from client_app.files import file_on_disk
 from conf.compose import compose
-from conf.overrides import absolute_overrides, as_overrides, assignment, default_runs
-from conf.tree import Config, ConfigError, from_mapping, remarks, to_json, to_mapping
-from server_app.cli_common import CONSOLE, parse_seeds, run_folder
-from server_app.errors import RunFolderError, RunStoppedError, ServerError
+from conf.overrides import absolute_overrides, assignment
+from conf.tree import Config, ConfigError, remarks
+from server_app.cli_common import CONSOLE, parse_seeds
+from server_app.cli_folder import how_to_go_on, placed, resumed, told
+from server_app.errors import RunStoppedError, ServerError, StorageError
 
 if TYPE_CHECKING:
     from server_app.results import RunResult
@@ -76,20 +76,14 @@ def run(
         except ServerError:
             _show_result(each.config)
             raise
+        except OSError as error:
+            raise StorageError(told(error, each.config)) from error
         CONSOLE.print(result_table(results[-1]))
     if len(results) > 1:
         CONSOLE.print(runs_table(results))
     _example(results[-1], several=len(results) > 1)
     for result in results:
         CONSOLE.print(f"Results: {result.folder}", markup=False, soft_wrap=True)
-
-
-def how_to_go_on(config: Config) -> str:
-    """What to do about a stopped run: only one with a checkpoint can continue."""
-    folder = Path(config.output) / str(config.name)
-    if any((folder / "checkpoint").glob("round-*")):
-        return f"continue with: fedrecgel run --resume {shlex.quote(str(folder))}"
-    return "it has no checkpoint yet to continue from"
 
 
 def plan(
@@ -107,7 +101,7 @@ def plan(
     if resume is not None:
         if name is not None or seeds is not None:
             raise ConfigError("--resume names one run: it goes without --name and seeds")
-        return [_planned(_resumed(resume) + overrides, None, None)]
+        return [_planned(resumed(resume, overrides), None, None)]
     if seeds is None:
         return [_planned(overrides, name, None)]
     return [
@@ -121,58 +115,9 @@ def _planned(overrides: list[str], name: str | None, seed: int | None) -> Plan:
     extra += [] if name is None else [assignment("name", name)]
     config = compose([*overrides, *extra])
     _check_files(config)
-    config = _placed(config)
+    config = placed(config)
     extra += [assignment("output", config.output), assignment("name", str(config.name))]
     return Plan([*overrides, *extra], config)
-
-
-def _placed(config: Config) -> Config:
-    """The configuration with output folder and name; the name's folder is reserved."""
-    from server_app.run_folder import with_defaults
-
-    root = config.output or default_runs(Path.cwd() / "runs")
-    placed = with_defaults(from_mapping({**to_mapping(config), "output": root}))
-    check_folder(placed)
-    return placed
-
-
-def check_folder(config: Config) -> None:
-    """Refuse a name that is taken, or a resume that cannot continue, before anything starts."""
-    from server_app.lock import is_locked, lock_holder
-    from server_app.run_folder import check_resumable, read_config
-
-    folder = Path(config.output) / str(config.name)
-    if folder.is_dir() and is_locked(folder):
-        raise ConfigError(f"{folder} is in use by another process (pid {lock_holder(folder)})")
-    if not config.resume:
-        return _check_free(folder)
-    try:
-        check_resumable(read_config(folder), json.loads(to_json(config)))
-    except RunFolderError as error:
-        raise ConfigError(str(error)) from None
-
-
-def _check_free(folder: Path) -> None:
-    """Refuse the name of a folder that holds anything."""
-    from server_app.lock import LOCK
-    from server_app.run_folder import CONFIG
-
-    if folder.is_dir() and any(entry.name != LOCK for entry in folder.iterdir()):
-        kind = "a run already" if (folder / CONFIG).exists() else "other files"
-        raise ConfigError(
-            f"name={folder.name}: {folder} holds {kind}; choose another name"
-            + (f", or continue it with --resume {folder.name}" if kind == "a run already" else "")
-        )
-
-
-def _resumed(run: str) -> list[str]:
-    """Overrides of an earlier run, so that a resume need not repeat them."""
-    from server_app.run_folder import read_config
-
-    folder = run_folder(run, None)
-    config = from_mapping(read_config(folder))
-    where = [assignment("name", folder.name), assignment("output", str(folder.parent))]
-    return [*as_overrides(to_mapping(config)), *where, "resume=true"]
 
 
 def _check_files(config: Config) -> None:

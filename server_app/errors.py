@@ -33,3 +33,7 @@ class SuperLinkError(ServerError):
 
 class RunStoppedError(ServerError):
     """The run was stopped from elsewhere before it was complete."""
+
+
+class StorageError(ServerError):
+    """A file of the run cannot be written or read."""

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 
 def write_synced(path: Path, data: bytes) -> None:
     """Write a new file and force it to disk."""
-    with path.open("wb") as file:
+    with named(path), path.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Errors of the system name the file: those of writing do not by themselves."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def sync_folder(folder: Path) -> None:
@@ -28,8 +39,12 @@ def sync_folder(folder: Path) -> None:
 def replace_file(path: Path, data: bytes) -> None:
     """Replace ``path`` atomically; a reader sees the old or the new content."""
     temporary = path.with_name(f".{path.name}.tmp")
-    write_synced(temporary, data)
-    temporary.replace(path)
+    try:
+        write_synced(temporary, data)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
     sync_folder(path.parent)
 
 

@@ -30,21 +30,35 @@ class Start:
 
 @contextmanager
 def recorded(folder: RunFolder, cfg: Config, followers: Sequence[Callback]) -> Iterator[Start]:
-    """Keep ``state.json`` true: running, then completed or failed with the error's text."""
+    """Keep ``state.json`` true: running, then completed or failed with the error's text.
+
+    A run that was stopped (Ctrl-C) has not failed: without a process, ``running`` reads as
+    ``interrupted``.
+    """
     start = _begin(folder, cfg)
     state = start.state
     folder.write_state(state)
     try:
         yield start
     except BaseException as error:
-        text = f"{type(error).__name__}: {error}"
-        clients_failed = isinstance(error, ClientsFailedError)
-        failed = RunState("failed", state.run_id, state.incarnation, text, clients_failed)
-        folder.write_state(failed)
+        if isinstance(error, Exception):
+            _record_failure(folder, state, error)
         for callback in followers:
             callback.on_failure(error)
         raise
     folder.write_state(RunState("completed", state.run_id, state.incarnation))
+
+
+def _record_failure(folder: RunFolder, state: RunState, error: Exception) -> None:
+    text = f"{type(error).__name__}: {error}"
+    clients_failed = isinstance(error, ClientsFailedError)
+    try:
+        folder.write_state(
+            RunState("failed", state.run_id, state.incarnation, text, clients_failed)
+        )
+    except OSError as second:
+        # The disk that failed the run may refuse this too; the first error is the one to see.
+        log(WARNING, "The failure is not recorded: %s", second)
 
 
 def _begin(folder: RunFolder, cfg: Config) -> Start:

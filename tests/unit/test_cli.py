@@ -263,7 +263,7 @@ def test_a_stopped_run_is_status_130_and_says_how_to_continue(
     assert status == 130
     assert error == f"fedrecgel: {said}; it has no checkpoint yet to continue from"
     (here / "runs" / "y" / "checkpoint" / "round-000000000").mkdir(parents=True)
-    monkeypatch.setattr(cli_run, "check_folder", lambda config: None)
+    monkeypatch.setattr("server_app.cli_folder.check_folder", lambda config: None)
     status, error = failure(capsys, "run", *SMALL, "--name", "y")
     assert status == 130
     assert error == f"fedrecgel: {said}; continue with: fedrecgel run --resume {here}/runs/y"

@@ -1,0 +1,68 @@
+"""The commands of ``fedrecgel``, and what their errors look like."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Annotated
+
+import click
+import typer
+
+from conf.build import ConfigError
+from server_app import cli_recommend, cli_run, cli_runs
+from server_app.cli import INTERRUPTED
+from server_app.cli_common import ERRORS
+from server_app.cli_folder import told
+from server_app.errors import ServerError
+
+app = typer.Typer(
+    name="fedrecgel",
+    help="Federated recommendation on Flower: train, compare and use recommenders.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command(epilog=cli_run.EXAMPLES)(cli_run.run)
+app.command()(cli_runs.runs)
+app.command()(cli_recommend.recommend)
+app.command()(cli_runs.strategies)
+app.command()(cli_runs.stop)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"fedrecgel {version('fedrecgel')}, flwr {version('flwr')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print versions.")
+    ] = False,
+) -> None: ...
+
+
+def run_app(arguments: list[str]) -> int:
+    """Run one command line; errors become one line on standard error and an exit status."""
+    try:
+        return int(app(arguments, prog_name="fedrecgel", standalone_mode=False) or 0)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return _fail("stopped", INTERRUPTED)
+    except InterruptedError as error:
+        return _fail(str(error), INTERRUPTED)
+    except ConfigError as error:
+        return _fail(str(error), 2)
+    except (ServerError, OSError) as error:
+        return _fail(told(error) if isinstance(error, OSError) else str(error), 1)
+
+
+def _fail(message: str, status: int) -> int:
+    ERRORS.print(
+        f"fedrecgel: {message}", style="red", markup=False, highlight=False, soft_wrap=True
+    )
+    return status
