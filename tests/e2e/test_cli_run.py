@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from real_commands import BINARIES, SMALL, Command
 
+from server_app import processes
 from server_app.callbacks import read_metrics
 from server_app.results import load_result
-from server_app.superlink_home import command_line
+from server_app.run_folder import read_state
+from server_app.superlink_home import command_line, read_record
 
 pytestmark = pytest.mark.e2e
 
@@ -58,19 +59,7 @@ def test_ctrl_c_stops_the_run_which_then_continues_to_the_same_bytes(
     place: Path, environment: dict[str, str], fedrecgel: Command
 ) -> None:
     folder, long = place / "runs" / "long", [*SMALL, *LONG]
-    process = subprocess.Popen(
-        [str(BINARIES / "fedrecgel"), "run", *long, "--name", "long"],
-        cwd=place,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=_heed_ctrl_c,  # noqa: PLW1509
-    )
-    deadline = time.monotonic() + 120
-    while not (folder / "metrics.jsonl").exists() or len(read_metrics(folder)) < 3:
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.1)
+    process = _started(place, environment, [*long, "--name", "long"], folder)
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=120)
     assert process.returncode == 130
@@ -89,24 +78,51 @@ def test_ctrl_c_stops_the_run_which_then_continues_to_the_same_bytes(
     assert (folder / tensors).read_bytes() == expected
 
 
-def test_stop_ends_the_superlink_and_nothing_else(
+def test_stop_ends_the_superlink_with_its_run_and_nothing_else(
     place: Path, environment: dict[str, str], fedrecgel: Command
 ) -> None:
-    start = "from server_app import superlink; print(superlink.ensure().pid)"
-    started = subprocess.run(
-        [sys.executable, "-c", start], cwd=place, env=environment, capture_output=True, check=True
-    )
-    pid = int(started.stdout)
-    assert "flower-superlink" in command_line(pid)
+    folder = place / "runs" / "ended"
     bystander = subprocess.Popen(["sleep", "60"])
     try:
-        assert fedrecgel("stop").stdout.strip() == f"stopped pid {pid}"
-        assert command_line(pid) == ""
+        endless = [*SMALL, "federation.rounds=100000", "--name", "ended"]
+        process = _started(place, environment, endless, folder)
+        link = read_record(Path(environment["FEDRECGEL_HOME"]))
+        assert link is not None
+        root = processes.process(link.pid)
+        assert root is not None
+        tree = processes.descendants([root])
+        assert any("flwr-simulation" in command_line(p.pid) for p in tree)
+        assert fedrecgel("stop").stdout.strip() == f"stopped pid {link.pid}"
+        assert not any(processes.process(p.pid) == p for p in {root, *tree})
         assert bystander.poll() is None
     finally:
         bystander.kill()
         bystander.wait()
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"; continue with: fedrecgel run --resume {folder}" in error
+    assert read_state(folder).status == "interrupted"
     assert fedrecgel("stop").stdout.strip() == "no SuperLink was running"
+
+
+def _started(
+    place: Path, environment: dict[str, str], arguments: list[str], folder: Path
+) -> subprocess.Popen[str]:
+    """A run in the background that has trained three rounds."""
+    process = subprocess.Popen(
+        [str(BINARIES / "fedrecgel"), "run", *arguments],
+        cwd=place,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=_heed_ctrl_c,  # noqa: PLW1509
+    )
+    deadline = time.monotonic() + 120
+    while not (folder / "metrics.jsonl").exists() or len(read_metrics(folder)) < 3:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.1)
+    return process
 
 
 def _heed_ctrl_c() -> None:
