@@ -96,7 +96,7 @@ def plan(
 
     """
     overrides = [text for text in given if not text.startswith("seeds=")]
-    seeds = next((text[6:] for text in given if text.startswith("seeds=")), seeds)
+    seeds = _one_source_of_seeds(given, seeds)
     overrides = absolute_overrides(overrides, Path.cwd())
     if resume is not None:
         if name is not None or seeds is not None:
@@ -108,6 +108,16 @@ def plan(
         _planned(overrides, None if name is None else f"{name}-s{seed}", seed)
         for seed in parse_seeds(seeds)
     ]
+
+
+def _one_source_of_seeds(given: list[str], option: str | None) -> str | None:
+    """The seeds as given once, by ``--seeds``, ``seeds=`` or, for one seed, ``seed=``."""
+    lists = [text.removeprefix("seeds=") for text in given if text.startswith("seeds=")]
+    lists += [] if option is None else [option]
+    single = [text for text in given if text.lstrip("+").startswith("seed=")]
+    if len(lists) > 1 or (lists and single):
+        raise ConfigError("seeds are given more than once: use one of --seeds, seeds= and seed=")
+    return lists[0] if lists else None
 
 
 def _planned(overrides: list[str], name: str | None, seed: int | None) -> Plan:

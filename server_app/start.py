@@ -15,7 +15,7 @@ from flwr.common.logger import log
 from conf.tree import Config
 from server_app.callbacks import Callback, read_metrics, truncate_metrics
 from server_app.checkpoint import Checkpoint, CheckpointStore
-from server_app.errors import CheckpointError, ClientsFailedError, RunFolderError
+from server_app.errors import CheckpointError, ClientsFailedError, RunFolderError, ServerError
 from server_app.run_folder import RunFolder, RunState, fixed_settings, read_state
 
 
@@ -50,7 +50,8 @@ def recorded(folder: RunFolder, cfg: Config, followers: Sequence[Callback]) -> I
 
 
 def _record_failure(folder: RunFolder, state: RunState, error: Exception) -> None:
-    text = f"{type(error).__name__}: {error}"
+    # Our own errors say what is wrong by themselves; of others the type is half the message.
+    text = str(error) if isinstance(error, ServerError) else f"{type(error).__name__}: {error}"
     clients_failed = isinstance(error, ClientsFailedError)
     try:
         folder.write_state(

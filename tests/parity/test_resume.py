@@ -57,7 +57,7 @@ def test_resumed_after_any_round(tmp_path: Path, whole: RunResult, stop: int) ->
     """Checkpoints exist for 0, 2, 3 and 4; the round that was stopped in is trained again."""
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, stop=stop)
-    assert read_state(tmp_path / "runs" / "run").status == "failed"
+    assert read_state(tmp_path / "runs" / "run").status == "interrupted"
     equal(run(tmp_path, "resume=true"), whole)
 
 

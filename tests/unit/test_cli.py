@@ -133,6 +133,13 @@ def test_a_plan_of_several_seeds(here: Path) -> None:
     assert len({p.config.name for p in unnamed}) == 2
 
 
+@pytest.mark.parametrize("extra", [["seeds=1", "seeds=2"], ["seeds=1", "seed=7"], ["++seed=7"]])
+def test_seeds_from_two_places_are_refused(here: Path, extra: list[str]) -> None:
+    option = "3" if extra == ["++seed=7"] else None
+    with pytest.raises(ConfigError, match="more than once"):
+        cli_run.plan([*SMALL, *extra], seeds=option)
+
+
 def test_a_whole_run_here(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["run", *SMALL, "seeds=0,1", "--name", "x"]) == 0
     shown = capsys.readouterr().out
