@@ -64,6 +64,7 @@ def test_matrix_factorisations_learn_movielens(tmp_path: Path, strategy: str) ->
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("strategy", ["fedrecgel", "fedncf"])
 def test_neumf_learns_movielens_in_the_papers_protocol(tmp_path: Path, strategy: str) -> None:
     """Mean HR@10 of three seeds is at least 0.62; popularity is 0.468 on the same split."""
@@ -79,6 +80,7 @@ def test_neumf_learns_movielens_in_the_papers_protocol(tmp_path: Path, strategy:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_the_papers_filmtrust_experiment(tmp_path: Path, shared_data: Path) -> None:
     """Each seed's HR@10 lies in 0.905 to 0.930 and its NDCG@10 in 0.74 to 0.84.
 
