@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -82,9 +83,9 @@ class RecStrategy(FlowerHooks):
         """The part of the private state (or block) that the model scores with."""
         return {n: private[n] for n in self.private_names}
 
-    @property
+    @cached_property
     def private_names(self) -> tuple[str, ...]:
-        """Names of the model's private parameters."""
+        """Names of the model's private parameters; found once, as every user's step asks."""
         return tuple(self.model.init_private(np.random.default_rng(0)))
 
     # ---- client half ---------------------------------------------------------------------

@@ -10,6 +10,18 @@ from models.rng import Role, derive_rng
 
 NUM_USERS, NUM_ITEMS = 24, 40
 
+SMALL_RUN = [
+    "dataset=file",
+    "dataset.path=ratings.csv",
+    "model.factors=4",
+    "protocol.num_candidates=20",
+    "federation.rounds=3",
+    "federation.fraction=0.5",
+    "evaluation.every=2",
+    "cache=cache",
+]
+"""Overrides of a small run by the command line, in a folder that holds ``ratings.csv``."""
+
 
 def write_interactions(path: Path) -> Path:
     """Users 1.. with 6 to 12 different items each, most of them from their half."""

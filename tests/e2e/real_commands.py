@@ -1,4 +1,4 @@
-"""What the end-to-end tests share: where commands are, and a small run's settings."""
+"""What the end-to-end tests share: where the commands are."""
 
 from __future__ import annotations
 
@@ -9,14 +9,3 @@ from pathlib import Path
 
 BINARIES = Path(sys.executable).parent
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
-
-SMALL = [
-    "dataset=file",
-    "dataset.path=ratings.csv",
-    "model.factors=4",
-    "protocol.num_candidates=20",
-    "federation.rounds=3",
-    "federation.fraction=0.5",
-    "evaluation.every=2",
-    "cache=cache",
-]

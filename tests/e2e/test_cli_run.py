@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from real_commands import BINARIES, SMALL, Command
+from made_up import SMALL_RUN
+from real_commands import BINARIES, Command
 
 from server_app import processes
 from server_app.callbacks import read_metrics
@@ -22,7 +23,7 @@ LONG = ["federation.rounds=100", "evaluation.every=20"]
 
 
 def test_run_in_ray_equals_the_run_in_process(place: Path, fedrecgel: Command) -> None:
-    ray = fedrecgel("run", *SMALL, "--name", "ray")
+    ray = fedrecgel("run", *SMALL_RUN, "--name", "ray")
     assert ray.returncode == 0, ray.stderr
     assert "popularity" in ray.stdout
     assert "Top 10 for user 1" in ray.stdout
@@ -30,7 +31,7 @@ def test_run_in_ray_equals_the_run_in_process(place: Path, fedrecgel: Command) -
     assert "round 2/3" in ray.stdout
     assert "Round 3/3" in (place / "runs" / "ray" / "flwr.log").read_text()
 
-    local = fedrecgel("run", *SMALL, "federation.grid=local", "--name", "local")
+    local = fedrecgel("run", *SMALL_RUN, "federation.grid=local", "--name", "local")
     assert local.returncode == 0, local.stderr
     a, b = (load_result(place / "runs" / name) for name in ("ray", "local"))
     # Same shards, same order of sums, one thread each: the same bits.
@@ -45,7 +46,7 @@ def test_a_run_whose_clients_fail_is_a_failed_command(place: Path, fedrecgel: Co
     good = (place / "ratings.csv").read_text()
     (place / "bad.csv").write_text(good + "3,3\n")
     number = len(good.splitlines()) + 1
-    done = fedrecgel("run", *SMALL, "dataset.path=bad.csv", "--name", "bad")
+    done = fedrecgel("run", *SMALL_RUN, "dataset.path=bad.csv", "--name", "bad")
     assert done.returncode == 1
     assert f"bad.csv:{number}" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
@@ -58,7 +59,7 @@ def test_a_run_whose_clients_fail_is_a_failed_command(place: Path, fedrecgel: Co
 def test_ctrl_c_stops_the_run_which_then_continues_to_the_same_bytes(
     place: Path, environment: dict[str, str], fedrecgel: Command
 ) -> None:
-    folder, long = place / "runs" / "long", [*SMALL, *LONG]
+    folder, long = place / "runs" / "long", [*SMALL_RUN, *LONG]
     process = _started(place, environment, [*long, "--name", "long"], folder)
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=120)
@@ -84,7 +85,7 @@ def test_stop_ends_the_superlink_with_its_run_and_nothing_else(
     folder = place / "runs" / "ended"
     bystander = subprocess.Popen(["sleep", "60"])
     try:
-        endless = [*SMALL, "federation.rounds=100000", "--name", "ended"]
+        endless = [*SMALL_RUN, "federation.rounds=100000", "--name", "ended"]
         process = _started(place, environment, endless, folder)
         link = read_record(Path(environment["FEDRECGEL_HOME"]))
         assert link is not None

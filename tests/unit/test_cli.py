@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from flwr.app import RecordDict
-from made_up import write_interactions
+from made_up import SMALL_RUN, write_interactions
 from rich.console import Console
 
 from client_app.runtime import Node
@@ -27,17 +27,7 @@ from server_app.run_folder import RunState
 from server_app.superlink_home import SuperLink
 from strategies.messages import Downlink
 
-SMALL = [
-    "dataset=file",
-    "dataset.path=ratings.csv",
-    "model.factors=4",
-    "protocol.num_candidates=20",
-    "federation.rounds=3",
-    "federation.fraction=0.5",
-    "evaluation.every=2",
-    "cache=cache",
-    "federation.grid=local",
-]
+SMALL = [*SMALL_RUN, "federation.grid=local"]
 
 
 @pytest.fixture
