@@ -8,7 +8,9 @@ layer's matrix is stored as its user half and its item half, each contiguous. Sh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -21,7 +23,7 @@ def layer_widths(factors: int, mlp_layers: int) -> tuple[int, ...]:
     return tuple(factors << power for power in range(mlp_layers, -1, -1))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Layers:
     """Weights of the MLP and of the output layer, or a gradient of that shape."""
 
@@ -50,6 +52,37 @@ class Layers:
             flat, parts[0], parts[1], tuple(parts[2:split]), tuple(parts[split:-3]), *parts[-3:]
         )
 
+    @cached_property
+    def beyond_user(self) -> Tensor:
+        """``flat`` without ``user_w_HE``: what a perturbation of one user writes out."""
+        return self.flat[self.user_w_HE.numel() :]
+
+    @cached_property
+    def matrices(self) -> Tensor:
+        """The part of ``beyond_user`` with the item half and the hidden matrices."""
+        matrices = (self.item_w_HE, *self.hidden)
+        return self.beyond_user[: sum(matrix.numel() for matrix in matrices)]
+
+    @cached_property
+    def vectors(self) -> Tensor:
+        """The part of ``beyond_user`` after the matrices: biases, gmf_w, mlp_w, out_b."""
+        return self.beyond_user[self.matrices.numel() :]
+
+    @cached_property
+    def user_w_transposed(self) -> Tensor:
+        """The user half of the first matrix, transposed (a view)."""
+        return self.user_w_HE.T
+
+    @cached_property
+    def item_w_transposed(self) -> Tensor:
+        """The item half of the first matrix, transposed (a view)."""
+        return self.item_w_HE.T
+
+    @cached_property
+    def hidden_transposed(self) -> tuple[Tensor, ...]:
+        """Views of ``hidden`` as (in, out)."""
+        return tuple(weight.T for weight in self.hidden)
+
     @property
     def widths(self) -> tuple[int, ...]:
         """As in :func:`layer_widths`."""
@@ -76,40 +109,51 @@ class Layers:
         out["out_w"] = torch.cat([self.gmf_w_F, self.mlp_w_F])[None]
         return {**out, "out_b": self.out_b.clone()}
 
-    def forward(self, first_NH: Tensor) -> list[Tensor]:
-        """Activations of every layer from the first one's pre-activation, which is overwritten."""
+    def forward(self, first_NH: Tensor, room: Sequence[Tensor] | None = None) -> list[Tensor]:
+        """Activations of every layer from the first one's pre-activation, which is overwritten.
+
+        ``room`` has a tensor for each layer's activations, the first of which is not used.
+        """
         activations = [first_NH.relu_()]
-        for weight, bias in zip(self.hidden, self.biases[1:], strict=True):
-            activations.append(torch.addmm(bias, activations[-1], weight.T).relu_())
+        upper = zip(self.hidden_transposed, self.biases[1:], strict=True)
+        for k, (weight, bias) in enumerate(upper, start=1):
+            out = None if room is None else room[k]
+            activations.append(torch.addmm(bias, activations[-1], weight, out=out).relu_())
         return activations
 
-    def logits(self, activations: list[Tensor], gmf_N: Tensor) -> Tensor:
+    def logits(self, activations: Sequence[Tensor], gmf_N: Tensor) -> Tensor:
         """Logits from the activations and the GMF branch's term; ``gmf_N`` is overwritten."""
         return gmf_N.addmv_(activations[-1], self.mlp_w_F).add_(self.out_b)
 
-    def backward(self, activations: list[Tensor], errors_N: Tensor) -> list[Tensor]:
-        """Gradient of the loss by every layer's pre-activation, given dL/ds."""
-        deltas = [_through_relu(errors_N[:, None] * self.mlp_w_F, activations[-1])]
-        for weight, below in zip(reversed(self.hidden), activations[-2::-1], strict=True):
-            deltas.append(_through_relu(deltas[-1] @ weight, below))
-        return deltas[::-1]
+    def backward(
+        self, activations: Sequence[Tensor], errors_N: Tensor, deltas: Sequence[Tensor]
+    ) -> None:
+        """Write the gradient of the loss by every layer's pre-activation, given dL/ds."""
+        torch.mul(errors_N[:, None], self.mlp_w_F, out=deltas[-1])
+        _through_relu(deltas[-1], activations[-1])
+        for k in range(len(self.hidden), 0, -1):
+            torch.mm(deltas[k], self.hidden[k - 1], out=deltas[k - 1])
+            _through_relu(deltas[k - 1], activations[k - 1])
 
     def accumulate(
-        self, activations: list[Tensor], deltas: list[Tensor], errors_N: Tensor, keep: float = 1.0
+        self, activations: Sequence[Tensor], deltas: Sequence[Tensor], errors_N: Tensor
     ) -> None:
-        """Replace self by ``keep · self + gradient``, all but the first layer and ``gmf_w_F``.
+        """Add the gradient by ``hidden`` and ``mlp_w_F``."""
+        self.products(activations, deltas, keep=1)
+        self.mlp_w_F.addmv_(activations[-1].T, errors_N)
+
+    def products(
+        self, activations: Sequence[Tensor], deltas: Sequence[Tensor], keep: float
+    ) -> None:
+        """Replace ``hidden`` by ``keep`` times itself plus its gradient.
 
         With ``keep = 0`` what was there is ignored.
         """
-        above = zip(self.hidden, self.biases[1:], activations[:-1], deltas[1:], strict=True)
-        for weight, bias, activation, delta in above:
+        for weight, activation, delta in zip(self.hidden, activations, deltas[1:], strict=False):
             weight.addmm_(delta.T, activation, beta=keep)
-            torch.add(delta.sum(0), bias, alpha=keep, out=bias)
-        self.mlp_w_F.addmv_(activations[-1].T, errors_N, beta=keep)
-        torch.add(errors_N.sum(), self.out_b, alpha=keep, out=self.out_b)
 
 
-def _through_relu(gradient: Tensor, activation: Tensor) -> Tensor:
+def _through_relu(gradient: Tensor, activation: Tensor) -> None:
+    """Zero the gradient in place where the ReLU was off."""
     # what autograd calls for relu: one fused pass instead of a mask and a product
-    passed: Tensor = torch.ops.aten.threshold_backward(gradient, activation, 0)
-    return passed
+    torch.ops.aten.threshold_backward.grad_input(gradient, activation, 0, grad_input=gradient)

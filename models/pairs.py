@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.losses import sample_weights
 from models.types import IntArray, Samples, block_items
+
+TABLE_SHARE, TABLE_LEAST = 32, 1 << 16
+"""A table of all possible keys beats a sort up to this many entries a key, or at least so many."""
 
 
 @dataclass(frozen=True)
@@ -48,36 +51,58 @@ class Pairs:
 
 
 def distinct_pairs(
-    samples_U: Sequence[Samples], num_items: int, loss_slice: int, dtype: torch.dtype
+    samples_U: Sequence[Samples], num_items: int, loss_slice: int, like: Tensor
 ) -> Pairs:
     """Reduce the samples of a block of users to weighted distinct pairs.
+
+    Weights have the precision of ``like``, and everything lies on its device.
 
     Raises:
         ValueError: for an item outside the catalogue.
 
     """
     lengths_U = np.array([len(samples) for samples in samples_U], dtype=np.int64)
-    items = block_items(samples_U, num_items)
-    keys = np.repeat(np.arange(len(lengths_U)), lengths_U) * num_items + items
-    keys_P, pair = np.unique(keys, return_inverse=True)
-    weights = np.concatenate([sample_weights(int(n), loss_slice) for n in lengths_U])
-    labels = np.concatenate([samples.labels_S for samples in samples_U])
-    users_P, items_P = keys_P // num_items, keys_P % num_items
-    items_R, rows_P = np.unique(items_P, return_inverse=True)
+    items_R, columns_S = distinct(block_items(samples_U, num_items), num_items)
+    width = max(1, len(items_R))
+    users_S = np.repeat(np.arange(len(lengths_U)), lengths_U)
+    cells_P, pair_S = distinct(users_S * width + columns_S, len(lengths_U) * width)
+    weights_S = slice_weights(lengths_U, loss_slice)
+    labels_S = np.concatenate([samples.labels_S for samples in samples_U])
+    users_P, rows_P = np.divmod(cells_P, width)
+    total_P = np.bincount(pair_S, weights_S, minlength=len(cells_P))
+    positive_P = np.bincount(pair_S, weights_S * labels_S, minlength=len(cells_P))
     return Pairs(
         bounds=np.searchsorted(users_P, np.arange(len(lengths_U) + 1)).tolist(),
-        users_P=torch.from_numpy(users_P),
-        items_R=torch.from_numpy(items_R),
-        rows_P=torch.from_numpy(rows_P),
-        total_P=_weights(pair, weights, len(keys_P), dtype),
-        positive_P=_weights(pair, weights * labels, len(keys_P), dtype),
+        users_P=torch.from_numpy(users_P).to(like.device),
+        items_R=torch.from_numpy(items_R).to(like.device),
+        rows_P=torch.from_numpy(rows_P).to(like.device),
+        total_P=torch.from_numpy(total_P).to(like),
+        positive_P=torch.from_numpy(positive_P).to(like),
     )
 
 
-def _weights(
-    pair: IntArray, weights: npt.NDArray[np.float64], size: int, dtype: torch.dtype
-) -> Tensor:
-    return torch.from_numpy(np.bincount(pair, weights, minlength=size)).to(dtype)
+def slice_weights(lengths_U: IntArray, loss_slice: int) -> npt.NDArray[np.float64]:
+    """``models.losses.sample_weights`` of each user in turn."""
+    starts_U = np.cumsum(lengths_U) - lengths_U
+    place_S = np.arange(int(lengths_U.sum())) - np.repeat(starts_U, lengths_U)
+    start_S = place_S - place_S % loss_slice
+    return 1.0 / np.minimum(np.repeat(lengths_U, lengths_U) - start_S, loss_slice)
+
+
+def distinct(keys_S: IntArray, below: int) -> tuple[IntArray, IntArray]:
+    """Distinct keys, ascending, and the place of each key among them.
+
+    Marks a table of all keys below the bound where that is cheaper than a sort.
+    """
+    if below > TABLE_SHARE * len(keys_S) + TABLE_LEAST:
+        keys_P, place_S = np.unique(keys_S, return_inverse=True)
+        return keys_P, place_S
+    present = np.zeros(below, dtype=bool)
+    present[keys_S] = True
+    keys_P = np.flatnonzero(present)
+    place = np.empty(below, dtype=np.int64)
+    place[keys_P] = np.arange(len(keys_P))
+    return keys_P, place[keys_S]
 
 
 @dataclass(frozen=True)
@@ -86,20 +111,11 @@ class Group:
 
     users: slice
     pairs: slice
-    users_N: Tensor
-    """Each pair's user, counted from the group's first."""
+    sizes: list[int]
+    """Pairs of each user."""
 
-    def spread(self, values_UX: Tensor) -> Tensor:
-        """A row for each pair, or one row that broadcasts when there is one user."""
-        return values_UX if len(values_UX) == 1 else values_UX.index_select(0, self.users_N)
-
-    def sums(self, values_NX: Tensor) -> Tensor:
-        """Sums over each user's pairs (U, X)."""
-        num_users = self.users.stop - self.users.start
-        if num_users == 1:
-            return values_NX.sum(0, keepdim=True)
-        out = values_NX.new_zeros(num_users, values_NX.shape[1])
-        return out.index_add_(0, self.users_N, values_NX)
+    def __len__(self) -> int:
+        return sum(self.sizes)
 
 
 def groups(pairs: Pairs, max_pairs: int) -> Iterator[Group]:
@@ -109,6 +125,6 @@ def groups(pairs: Pairs, max_pairs: int) -> Iterator[Group]:
         last = first + 1
         while last < len(bounds) - 1 and bounds[last + 1] - bounds[first] <= max_pairs:
             last += 1
-        rows = slice(bounds[first], bounds[last])
-        yield Group(slice(first, last), rows, pairs.users_P[rows] - first)
+        sizes = [b - a for a, b in pairwise(bounds[first : last + 1])]
+        yield Group(slice(first, last), slice(bounds[first], bounds[last]), sizes)
         first = last

@@ -7,8 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from models import neumf_block
+from models import pairs as pairs_module
 from models.neumf import NeuMF
 from models.pairs import distinct_pairs, groups
 from models.sam import BlockGradients, Radii, loop_gradients
@@ -156,7 +159,7 @@ def test_pairs_carry_the_weights_of_their_samples() -> None:
     """Slices of 2: weights 1/2, 1/2, 1. Item 3 is drawn as positive, then twice as negative."""
     samples = Samples(np.array([3, 3, 3]), np.array([1, 0, 0], dtype=np.float32))
     other = Samples(np.array([5, 3]), np.array([0, 1], dtype=np.float32))
-    pairs = distinct_pairs([samples, other], 9, 2, torch.float64)
+    pairs = distinct_pairs([samples, other], 9, 2, torch.zeros(1, dtype=torch.float64))
     assert pairs.bounds == [0, 1, 3]
     assert pairs.items_R.tolist() == [3, 5]
     assert pairs.rows_P.tolist() == [0, 0, 1]
@@ -165,14 +168,41 @@ def test_pairs_carry_the_weights_of_their_samples() -> None:
     assert pairs.positive_P.tolist() == [0.5, 0.5, 0.0]
 
 
+@pytest.mark.parametrize("dense_cells", [0, 10**6])
+@pytest.mark.parametrize("radii", RADII, ids=str)
+def test_both_sums_of_item_gmf(
+    monkeypatch: pytest.MonkeyPatch, radii: Radii, dense_cells: int
+) -> None:
+    monkeypatch.setattr(neumf_block, "DENSE_CELLS", dense_cells)
+    model = NeuMF(4)
+    shared, private, samples = _block(model, torch.float64)
+    expected = loop_gradients(model, shared, private, samples, 16, radii)
+    _agree(model.block_gradients(shared, private, samples, 16, radii), expected, 1e-10)
+
+
+@given(
+    keys=st.lists(st.integers(0, 40), max_size=30),
+    table=st.booleans(),
+)
+def test_distinct_keys_and_places(keys: list[int], table: bool) -> None:
+    keys_S = np.array(keys, dtype=np.int64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pairs_module, "TABLE_LEAST", 41 if table else 0)
+        patch.setattr(pairs_module, "TABLE_SHARE", 0)
+        found, place_S = pairs_module.distinct(keys_S, 41)
+    assert found.tolist() == sorted(set(keys))
+    assert found[place_S].tolist() == keys
+
+
 def test_groups_keep_users_whole() -> None:
     rng = np.random.default_rng(0)
-    pairs = distinct_pairs([_samples(rng, n) for n in POSITIVES], NUM_ITEMS, 128, torch.float32)
+    samples = [_samples(rng, n) for n in POSITIVES]
+    pairs = distinct_pairs(samples, NUM_ITEMS, 128, torch.zeros(1))
     parts = list(groups(pairs, 30))
     assert [p.users.start for p in parts] + [len(POSITIVES)] == [0] + [p.users.stop for p in parts]
     for part in parts:
-        size = part.pairs.stop - part.pairs.start
-        assert size <= 30 or part.users.stop - part.users.start == 1
+        assert len(part) == part.pairs.stop - part.pairs.start
+        assert len(part) <= 30 or part.users.stop - part.users.start == 1
 
 
 @pytest.mark.parametrize("local_epochs", [1, 2])
