@@ -13,15 +13,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.types import IntArray, Samples, block_items
-
-TABLE_SHARE, TABLE_LEAST = 32, 1 << 16
-"""A table of all possible keys beats a sort up to this many entries a key, or at least so many."""
+from models.reduce_samples import distinct, flatten_samples
+from models.types import Samples
 
 
 @dataclass(frozen=True)
@@ -61,48 +58,21 @@ def distinct_pairs(
         ValueError: for an item outside the catalogue.
 
     """
-    lengths_U = np.array([len(samples) for samples in samples_U], dtype=np.int64)
-    items_R, columns_S = distinct(block_items(samples_U, num_items), num_items)
-    width = max(1, len(items_R))
-    users_S = np.repeat(np.arange(len(lengths_U)), lengths_U)
-    cells_P, pair_S = distinct(users_S * width + columns_S, len(lengths_U) * width)
-    weights_S = slice_weights(lengths_U, loss_slice)
-    labels_S = np.concatenate([samples.labels_S for samples in samples_U])
+    flat = flatten_samples(samples_U, num_items, loss_slice)
+    items_R, columns_S = distinct(flat.items_S, num_items)
+    num_users, width = len(flat.lengths_U), max(1, len(items_R))
+    cells_P, pair_S = distinct(flat.users_S * width + columns_S, num_users * width)
     users_P, rows_P = np.divmod(cells_P, width)
-    total_P = np.bincount(pair_S, weights_S, minlength=len(cells_P))
-    positive_P = np.bincount(pair_S, weights_S * labels_S, minlength=len(cells_P))
+    total_P = np.bincount(pair_S, flat.weights_S, minlength=len(cells_P))
+    positive_P = np.bincount(pair_S, flat.weights_S * flat.labels_S, minlength=len(cells_P))
     return Pairs(
-        bounds=np.searchsorted(users_P, np.arange(len(lengths_U) + 1)).tolist(),
+        bounds=np.searchsorted(users_P, np.arange(num_users + 1)).tolist(),
         users_P=torch.from_numpy(users_P).to(like.device),
         items_R=torch.from_numpy(items_R).to(like.device),
         rows_P=torch.from_numpy(rows_P).to(like.device),
         total_P=torch.from_numpy(total_P).to(like),
         positive_P=torch.from_numpy(positive_P).to(like),
     )
-
-
-def slice_weights(lengths_U: IntArray, loss_slice: int) -> npt.NDArray[np.float64]:
-    """``models.losses.sample_weights`` of each user in turn."""
-    starts_U = np.cumsum(lengths_U) - lengths_U
-    place_S = np.arange(int(lengths_U.sum())) - np.repeat(starts_U, lengths_U)
-    start_S = place_S - place_S % loss_slice
-    return 1.0 / np.minimum(np.repeat(lengths_U, lengths_U) - start_S, loss_slice)
-
-
-def distinct(keys_S: IntArray, below: int) -> tuple[IntArray, IntArray]:
-    """Distinct keys, ascending, and the place of each key among them.
-
-    Marks a table of all keys below the bound where that is cheaper than a sort.
-    """
-    if below > TABLE_SHARE * len(keys_S) + TABLE_LEAST:
-        keys_P, place_S = np.unique(keys_S, return_inverse=True)
-        return keys_P, place_S
-    present = np.zeros(below, dtype=bool)
-    present[keys_S] = True
-    keys_P = np.flatnonzero(present)
-    place = np.empty(below, dtype=np.int64)
-    place[keys_P] = np.arange(len(keys_P))
-    return keys_P, place[keys_S]
 
 
 @dataclass(frozen=True)

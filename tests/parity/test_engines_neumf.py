@@ -7,11 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from models import neumf_block
-from models import pairs as pairs_module
 from models.neumf import NeuMF
 from models.pairs import distinct_pairs, groups
 from models.sam import BlockGradients, Radii, loop_gradients
@@ -178,20 +175,6 @@ def test_both_sums_of_item_gmf(
     shared, private, samples = _block(model, torch.float64)
     expected = loop_gradients(model, shared, private, samples, 16, radii)
     _agree(model.block_gradients(shared, private, samples, 16, radii), expected, 1e-10)
-
-
-@given(
-    keys=st.lists(st.integers(0, 40), max_size=30),
-    table=st.booleans(),
-)
-def test_distinct_keys_and_places(keys: list[int], table: bool) -> None:
-    keys_S = np.array(keys, dtype=np.int64)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pairs_module, "TABLE_LEAST", 41 if table else 0)
-        patch.setattr(pairs_module, "TABLE_SHARE", 0)
-        found, place_S = pairs_module.distinct(keys_S, 41)
-    assert found.tolist() == sorted(set(keys))
-    assert found[place_S].tolist() == keys
 
 
 def test_groups_keep_users_whole() -> None:
