@@ -2,13 +2,14 @@
 
 The order of summation is fixed: users by ascending number of samples, then by index; the
 updates of a block in that order (by the strategy), then the blocks one after another. So a
-sum is the same to the bit for the same users, block size and thread count.
+sum is the same to the bit for the same users, block size and torch threads, however many
+workers train the blocks.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import overload
 
@@ -18,6 +19,7 @@ import torch
 from client_app.data import Dataset
 from client_app.failures import TrainError, named, stage
 from client_app.negatives import draw_samples, excluded_items
+from client_app.parallel import in_order
 from client_app.private_rows import RowBlock
 from client_app.private_state import PrivateState
 from conf.tree import Config
@@ -64,19 +66,24 @@ def train_users(
         raise ValueError("there is no user to train")
     users = _by_size(users, dataset)
     rows_UP = state.rows(users, base_round)
-    total, metrics = SumOfUpdates(shared), dict[str, float]()
-    new_rows_UP = np.empty_like(rows_UP)
     update_block, block_users = _engine(cfg)
-    for part in _slices(len(users), block_users):
+
+    def train(part: slice) -> CohortResult:
         block = users[part]
         streams = _Streams(cfg.seed, block, round_)
         with stage("drawing samples", block):
             epochs_U = [draw_epochs(strategy, dataset, cfg, int(user), round_) for user in block]
         with stage("training", block):
             private = state.layout.unpack(rows_UP[part])
-            result = update_block(strategy, shared, private, epochs_U, streams)
-            new_rows_UP[part] = state.layout.pack(result.private)
-        _check_rows(new_rows_UP[part], block, strategy)
+            return update_block(strategy, shared, private, epochs_U, streams)
+
+    total, metrics = SumOfUpdates(shared), dict[str, float]()
+    new_rows_UP = np.empty_like(rows_UP)
+    parts = _slices(len(users), block_users)
+    results = in_order(train, parts, cfg.engine.workers, cfg.engine.threads)
+    for part, result in zip(parts, results, strict=True):
+        new_rows_UP[part] = state.layout.pack(result.private)
+        _check_rows(new_rows_UP[part], users[part], strategy)
         total.add(result.update)
         for name, value in result.metrics.items():
             metrics[name] = metrics.get(name, 0.0) + value
@@ -112,8 +119,8 @@ def _by_size(users: IntArray, dataset: Dataset) -> IntArray:
     return users[np.lexsort((users, sizes))]
 
 
-def _slices(count: int, size: int) -> Iterator[slice]:
-    return (slice(start, start + size) for start in range(0, count, size))
+def _slices(count: int, size: int) -> list[slice]:
+    return [slice(start, start + size) for start in range(0, count, size)]
 
 
 class _Streams(Sequence[np.random.Generator]):

@@ -17,6 +17,7 @@ AT_LEAST = {
     "protocol.min_interactions": 2,
     "protocol.num_candidates": 1,
     "engine.threads": 1,
+    "engine.workers": 1,
     "engine.block_users": 1,
     "engine.evaluation_block": 1,
     "federation.num_nodes": 1,

@@ -71,8 +71,11 @@ class EngineConfig:
 
     name: Literal["cohort", "loop"] = "cohort"
     threads: int = 1
-    """Torch threads a process."""
-    block_users: int = 32
+    """Torch threads of each worker."""
+    workers: int = 1
+    """Blocks of users trained at once, each by a Python thread; more than one pays on a node
+    with several cores, of which it then uses ``workers`` × ``threads``."""
+    block_users: int = 64
     """Users trained at once by the cohort engine."""
     evaluation_block: int = 64
     """Users ranked at once."""

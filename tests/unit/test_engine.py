@@ -72,6 +72,21 @@ def test_users_go_by_number_of_samples_then_index(node: Node) -> None:
     assert [s for s, _ in order] != [sizes[0]] * 4  # the data do have users of several sizes
 
 
+@pytest.mark.parametrize("strategy", ["fedmf", "fedrecgel"])
+def test_workers_change_no_byte(tmp_path: Path, strategy: str) -> None:
+    results = []
+    for workers in (1, 3):
+        folder = tmp_path / str(workers)
+        folder.mkdir()
+        settings = (f"strategy={strategy}", "engine.block_users=3", f"engine.workers={workers}")
+        node = tiny_run.node(tiny_run.config(folder, *settings))
+        results.append(trained(node, range(20)))
+    one, three = results
+    assert np.array_equal(one.rows, three.rows)
+    assert all(torch.equal(t, three.update.tensors[n]) for n, t in one.update.tensors.items())
+    assert one.metrics == three.metrics
+
+
 def test_sum_counts_and_rows(node: Node) -> None:
     """Recorder: every user adds 1 to each shared entry, and its call number to its row."""
     strategy = recording(node)
