@@ -35,7 +35,7 @@ DENSE_CELLS = 64
 BASE, SHARED, PRIVATE = range(3)
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def block_gradients(
     shared: Tensors,
     private_block: Tensors,
