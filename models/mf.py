@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from models.base import ScoringModel
-from models.sam import NORM_EPS, BlockGradients, Radii
+from models.mf_block import sam_block
+from models.sam import BlockGradients, Radii
 from models.types import IntArray, Samples, Tensors
-from models.weights import block_weights
 
 ITEM, USER = "item_emb", "user_emb"
 
@@ -84,45 +84,12 @@ class MatrixFactorisation(ScoringModel):
         loss_slice: int,
         radii: Radii,
     ) -> BlockGradients:
-        """SAM gradients of a block over its distinct items; exact, see ``models.sam``.
+        """SAM gradients of a block at once; exact, see ``models.mf_block``.
 
-        With p a user's vector and e_i the derivative of the loss by the score of item i, the
-        gradient of row i is e_i · p. Its norm over all rows is ‖e‖·‖p‖, so the shared
-        perturbation moves the score of item i by ρ·‖p‖²·e_i / (‖e‖·‖p‖): the perturbed pass
-        needs the scores only and touches no item row.
+        The gradient of the items is sparse (``models.tables``) where the block touches a
+        small part of the catalogue.
         """
-        items_ID, users_UD = shared[ITEM], private_block[USER]
-        weights = block_weights(samples_U, len(items_ID), loss_slice, items_ID.dtype)
-        items_RD = items_ID[weights.rows_R]
-        losses_U3 = torch.full((len(users_UD), 3), torch.nan, dtype=items_ID.dtype)
-        scores_UR = users_UD @ items_RD.T
-        errors_UR = shared_errors_UR = weights.errors(scores_UR)
-        private_UD = errors_UR @ items_RD
-        losses_U3[:, 0] = weights.losses(scores_UR)
-        if radii.shared > 0:
-            moved_UR = _scores_at_perturbed_items(scores_UR, errors_UR, users_UD, radii.shared)
-            shared_errors_UR = weights.errors(moved_UR)
-            losses_U3[:, 1] = weights.losses(moved_UR)
-        if radii.private > 0:
-            moved_UR = _perturb_users(users_UD, private_UD, radii.private) @ items_RD.T
-            private_UD = weights.errors(moved_UR) @ items_RD
-            losses_U3[:, 2] = weights.losses(moved_UR)
-        shared_ID = torch.zeros_like(items_ID)
-        shared_ID[weights.rows_R] = shared_errors_UR.T @ users_UD
+        shared_ID, private_UD, losses_U3 = sam_block(
+            shared[ITEM], private_block[USER], samples_U, loss_slice, radii
+        )
         return BlockGradients({ITEM: shared_ID}, {USER: private_UD}, losses_U3)
-
-
-def _perturb_users(users_UD: Tensor, gradients_UD: Tensor, radius: float) -> Tensor:
-    """Move each user's vector along its own gradient by ``radius``."""
-    norms_U1: Tensor = torch.linalg.vector_norm(gradients_UD, dim=1, keepdim=True)
-    return users_UD + radius / (norms_U1 + NORM_EPS) * gradients_UD
-
-
-def _scores_at_perturbed_items(
-    scores_UR: Tensor, errors_UR: Tensor, users_UD: Tensor, radius: float
-) -> Tensor:
-    """Each user's scores after its own perturbation of the item rows (U, R)."""
-    user_norms_U1: Tensor = torch.linalg.vector_norm(users_UD, dim=1, keepdim=True)
-    error_norms_U1: Tensor = torch.linalg.vector_norm(errors_UR, dim=1, keepdim=True)
-    scale_U1 = radius / (error_norms_U1 * user_norms_U1 + NORM_EPS)
-    return scores_UR + scale_U1 * user_norms_U1.square() * errors_UR

@@ -16,6 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from models.tables import add_table
+
 Tensors = dict[str, Tensor]
 """Named tensors: shared parameters, private parameters, gradients, moments."""
 
@@ -55,7 +57,8 @@ def block_items(samples_U: Sequence[Samples], num_items: int) -> IntArray:
 class Update:
     """What one user, or the sum of several, contributes to the shared parameters.
 
-    ``tensors`` has the names and shapes of the shared parameters. ``weight`` is what the
+    ``tensors`` has the names and shapes of the shared parameters; an item table of which few
+    rows are touched may be sparse, as ``models.tables`` describes. ``weight`` is what the
     server divides by (1 a user, or the user's sample count). ``row_weights`` holds, for
     methods that average an item row over the users that touched it, a (I,) tensor a table.
     """
@@ -94,7 +97,7 @@ class SumOfUpdates:
     def add(self, update: Update) -> None:
         """Add one update in place."""
         for name, tensor in update.tensors.items():
-            self._tensors[name] += tensor
+            add_table(self._tensors[name], tensor)
         self._weight += update.weight
         if update.row_weights is not None:
             new = update.row_weights

@@ -19,6 +19,7 @@ import torch
 
 from models import optim
 from models.sam import Radii, sam_gradients
+from models.tables import mean_tables
 from models.types import ClientResult, CohortResult, Samples, Tensors, Update
 from strategies.base import RecStrategy, StrategyConfig
 
@@ -78,16 +79,16 @@ class FedMF(RecStrategy):
         rngs: Sequence[np.random.Generator],
     ) -> CohortResult:
         """The same for a block of users at once, by the model's block gradients."""
-        total, loss = {n: torch.zeros_like(t) for n, t in shared.items()}, 0.0
-        by_epoch = list(zip(*epochs_U, strict=True))
+        by_epoch, gradients, loss = list(zip(*epochs_U, strict=True)), [], 0.0
         for samples_U in by_epoch:
             at = self.private_parameters(private_block)
             block = self.model.block_gradients(shared, at, samples_U, self.config.loss_slice, PLAIN)
-            total = {n: total[n] + block.shared[n] / len(by_epoch) for n in total}
+            gradients.append(block.shared)
             loss += float(block.losses[:, 0].sum()) / len(by_epoch)
             private_block = self._private_step(private_block, block.private)
+        mean = {n: mean_tables([g[n] for g in gradients]) for n in shared}
         metrics = _metrics(loss, [samples for epochs in epochs_U for samples in epochs])
-        return CohortResult(Update(total, float(len(epochs_U))), private_block, metrics)
+        return CohortResult(Update(mean, float(len(epochs_U))), private_block, metrics)
 
     def _private_step(self, private: Tensors, gradients: Tensors) -> Tensors:
         """One optimiser step of a user, or of each user of a block."""

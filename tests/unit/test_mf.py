@@ -11,7 +11,6 @@ import torch
 from models.mf import ITEM, USER, MatrixFactorisation
 from models.sam import BlockGradients, Radii, loop_gradients
 from models.types import Samples, Tensors
-from models.weights import block_weights
 
 NUM_ITEMS = 17
 MODEL = MatrixFactorisation(factors=5, init_std=0.5)
@@ -101,24 +100,6 @@ def test_far_scores_keep_their_gradient() -> None:
     one = [Samples(np.array([0]), np.array([1], dtype=np.float32))]
     got = MatrixFactorisation(factors=1).block_gradients(shared, users, one, 128, Radii())
     assert got.shared[ITEM].item() == pytest.approx(-math.exp(-60), rel=1e-5)
-
-
-def test_block_weights_by_hand() -> None:
-    """Slices of 2: samples weigh 1/2, 1/2 and 1; item 4 is positive once and negative once."""
-    users = [
-        Samples(np.array([4, 4, 2]), np.array([1, 0, 0], dtype=np.float32)),
-        Samples(np.array([9]), np.array([1], dtype=np.float32)),
-    ]
-    weights = block_weights(users, 10, 2, torch.float64)
-    assert weights.rows_R.tolist() == [2, 4, 9]
-    assert weights.positive_UR.tolist() == [[0, 0.5, 0], [0, 0, 1]]
-    assert weights.negative_UR.tolist() == [[1, 0.5, 0], [0, 0, 0]]
-
-
-def test_item_outside_the_catalogue() -> None:
-    bad = [Samples(np.array([3, 10]), np.zeros(2, dtype=np.float32))]
-    with pytest.raises(ValueError, match=r"item indices must lie in 0\.\.9"):
-        block_weights(bad, 10, 128, torch.float32)
 
 
 def test_scores_agree() -> None:

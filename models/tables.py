@@ -1,0 +1,51 @@
+"""Updates of item tables that may be sparse: a few rows instead of the whole catalogue.
+
+A block of users touches few rows of a large catalogue, and filling a whole table for each
+block would cost more than its training. Such a table is a sparse COO tensor (I, …) of item
+rows, where a row may occur several times; its occurrences add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def row_table(rows_S: Tensor, values_SX: Tensor, num_items: int) -> Tensor:
+    """Table (I, …) that is zero but for ``values`` in ``rows``; rows that repeat add up.
+
+    Sparse as long as that is the smaller form.
+    """
+    shape = (num_items, *values_SX.shape[1:])
+    if len(rows_S) >= num_items:
+        return values_SX.new_zeros(shape).index_add_(0, rows_S, values_SX)
+    return torch.sparse_coo_tensor(rows_S[None], values_SX, shape, check_invariants=False)
+
+
+def add_table(total: Tensor, table: Tensor) -> None:
+    """Add a dense or sparse table to a dense one, in place."""
+    if table.is_sparse:
+        # torch's own dense += sparse takes twice as long.
+        total.index_add_(0, table._indices()[0], table._values())
+    else:
+        total += table
+
+
+def sum_tables(tables: Sequence[Tensor]) -> Tensor:
+    """Sum, in order, of tables of one shape; sparse only if all of them are."""
+    if len(tables) == 1:
+        return tables[0]
+    if all(table.is_sparse for table in tables):
+        rows_S = torch.cat([table._indices()[0] for table in tables])
+        return row_table(rows_S, torch.cat([t._values() for t in tables]), len(tables[0]))
+    total = torch.zeros_like(tables[0], layout=torch.strided)
+    for table in tables:
+        add_table(total, table)
+    return total
+
+
+def mean_tables(tables: Sequence[Tensor]) -> Tensor:
+    """Mean of tables of one shape."""
+    return tables[0] if len(tables) == 1 else sum_tables(tables) / len(tables)
