@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from models.local_sgd import Batches, LocallyTrained, SGDRates, rowwise_sgd
 from models.sam import BlockGradients, Radii, loop_gradients
 from models.types import IntArray, Samples, Tensors
 
@@ -62,6 +63,20 @@ class ScoringModel(ABC):
         A model overrides this with an exact, faster computation. See ``models.sam``.
         """
         return loop_gradients(self, shared, private_block, samples_U, loss_slice, radii)
+
+    def local_sgd(
+        self,
+        shared: Tensors,
+        private_block: Tensors,
+        batches_U: Sequence[Batches],
+        weights_U: Sequence[float],
+        rates: SGDRates,
+    ) -> LocallyTrained:
+        """Local mini-batch SGD of a ragged block of users; the default goes user by user.
+
+        A model overrides this with an exact, faster computation. See ``models.local_sgd``.
+        """
+        return rowwise_sgd(self, shared, private_block, batches_U, weights_U, rates)
 
     def scores_all(self, shared: Tensors, private_block: Tensors) -> Tensor:
         """Score the whole catalogue for a block of users. Returns (U, I)."""

@@ -18,7 +18,9 @@ import torch
 from torch import Tensor
 
 from models.base import ScoringModel
+from models.local_sgd import Batches, LocallyTrained, SGDRates
 from models.mf_block import sam_block
+from models.mf_sgd import lockstep_sgd
 from models.sam import BlockGradients, Radii
 from models.types import IntArray, Samples, Tensors
 
@@ -93,3 +95,17 @@ class MatrixFactorisation(ScoringModel):
             shared[ITEM], private_block[USER], samples_U, loss_slice, radii
         )
         return BlockGradients({ITEM: shared_ID}, {USER: private_UD}, losses_U3)
+
+    def local_sgd(
+        self,
+        shared: Tensors,
+        private_block: Tensors,
+        batches_U: Sequence[Batches],
+        weights_U: Sequence[float],
+        rates: SGDRates,
+    ) -> LocallyTrained:
+        """All users of a block in lock-step; exact, see ``models.mf_sgd``."""
+        moved_ID, users_UD, loss = lockstep_sgd(
+            shared[ITEM], private_block[USER], batches_U, weights_U, rates
+        )
+        return LocallyTrained({ITEM: moved_ID}, {USER: users_UD}, loss)

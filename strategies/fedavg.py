@@ -17,8 +17,10 @@ import torch
 from torch import Tensor
 
 from models import optim
+from models.local_sgd import SGDRates
+from models.reduce_samples import distinct
 from models.sam import Radii, sam_gradients
-from models.types import ClientResult, CohortResult, IntArray, Samples, Tensors, Update
+from models.types import ClientResult, CohortResult, Samples, Tensors, Update
 from strategies.base import RecStrategy, StrategyConfig
 
 Weighting = Literal["samples", "users", "rows"]
@@ -76,7 +78,7 @@ class FedAvg(RecStrategy):
             local = optim.step("sgd", local, user.shared, {}, self.config.shared_lr)[0]
             private = optim.step("sgd", private, user.private, {}, self.config.private_lr)[0]
             loss += float(user.losses[0]) / len(batches)
-        weight, rows = self._weight(epochs), self._row_weights(shared, [_touched(epochs)])
+        weight, rows = self._weight(epochs), self._row_weights(shared, [epochs])
         moved = {n: weight * (local[n] - shared[n]) for n in shared}
         return ClientResult(Update(moved, weight, rows), private, _metrics(loss, epochs))
 
@@ -87,52 +89,14 @@ class FedAvg(RecStrategy):
         epochs_U: Sequence[Sequence[Samples]],
         rngs: Sequence[np.random.Generator],
     ) -> CohortResult:
-        """The same, each user training only the rows of the item tables it has samples of.
-
-        A row without a sample has no gradient and SGD leaves it where it is, so the movement
-        of the user's own rows is all there is to add.
-        """
-        total = {n: torch.zeros_like(t) for n, t in shared.items()}
-        private_out = {n: t.clone() for n, t in private_block.items()}
-        rows_U = [_touched(epochs) for epochs in epochs_U]
-        loss = 0.0
-        for user, epochs in enumerate(epochs_U):
-            own = {n: t[user : user + 1] for n, t in private_block.items()}
-            private, user_loss = self._train_rows(shared, own, epochs, rows_U[user], total)
-            for name, tensor in private.items():
-                private_out[name][user] = tensor[0]
-            loss += user_loss
-        weight = sum(self._weight(epochs) for epochs in epochs_U)
-        update = Update(total, weight, self._row_weights(shared, rows_U))
-        metrics = _metrics(loss, [samples for epochs in epochs_U for samples in epochs])
-        return CohortResult(update, private_out, metrics)
-
-    def _train_rows(
-        self,
-        shared: Tensors,
-        private: Tensors,
-        epochs: Sequence[Samples],
-        rows_R: IntArray,
-        total: Tensors,
-    ) -> tuple[Tensors, float]:
-        """Train a block of one user on ``rows_R`` and add its movement to ``total`` in place."""
-        rows, tables = torch.from_numpy(rows_R), self.model.item_tables
-        start = {n: t.index_select(0, rows) if n in tables else t for n, t in shared.items()}
-        local, loss = start, 0.0
-        relabelled = [Samples(np.searchsorted(rows_R, s.items_S), s.labels_S) for s in epochs]
-        batches = self._batches(relabelled)
-        for batch in batches:
-            block = self.model.block_gradients(local, private, [batch], len(batch), PLAIN)
-            local = optim.step("sgd", local, block.shared, {}, self.config.shared_lr)[0]
-            private = optim.step("sgd", private, block.private, {}, self.config.private_lr)[0]
-            loss += float(block.losses[0, 0]) / len(batches)
-        for name, tensor in local.items():
-            moved = self._weight(epochs) * (tensor - start[name])
-            if name in tables:
-                total[name].index_add_(0, rows, moved)
-            else:
-                total[name] += moved
-        return private, loss
+        """The same for a block of users, by the model's local SGD."""
+        batches_U = [self._batches(epochs) for epochs in epochs_U]
+        weights_U = [self._weight(epochs) for epochs in epochs_U]
+        rates = SGDRates(self.config.shared_lr, self.config.private_lr)
+        trained = self.model.local_sgd(shared, private_block, batches_U, weights_U, rates)
+        update = Update(trained.moved, sum(weights_U), self._row_weights(shared, epochs_U))
+        metrics = _metrics(trained.loss, [samples for epochs in epochs_U for samples in epochs])
+        return CohortResult(update, trained.private, metrics)
 
     def _batches(self, epochs: Sequence[Samples]) -> list[Samples]:
         """Consecutive mini-batches of all epochs; the last one of an epoch may be shorter."""
@@ -147,16 +111,14 @@ class FedAvg(RecStrategy):
         """The user's weight in the mean: its samples an epoch, or 1."""
         return float(len(epochs[0])) if self.config.weighting == "samples" else 1.0
 
-    def _row_weights(self, shared: Tensors, rows_U: Sequence[IntArray]) -> Tensors | None:
+    def _row_weights(
+        self, shared: Tensors, epochs_U: Sequence[Sequence[Samples]]
+    ) -> Tensors | None:
         """How many of the users touched each row, a (I,) tensor a table; None unless ``rows``."""
         if self.config.weighting != "rows":
             return None
-        tables = [n for n in shared if n in self.model.item_tables]
-        counts = np.concatenate(rows_U)
-        return {
-            n: torch.from_numpy(np.bincount(counts, minlength=len(shared[n]))).to(shared[n].dtype)
-            for n in tables
-        }
+        tables = {n: t for n, t in shared.items() if n in self.model.item_tables}
+        return {n: _touches(epochs_U, len(t)).to(t) for n, t in tables.items()}
 
     # ---- server half ---------------------------------------------------------------------
     def server_update(
@@ -184,9 +146,13 @@ def _mean(name: str, tensor: Tensor, summed: Update) -> Tensor:
     return tensor / counts.clamp(min=1).reshape(-1, *[1] * (tensor.dim() - 1))
 
 
-def _touched(epochs: Sequence[Samples]) -> IntArray:
-    """Item rows that the user has samples of, ascending."""
-    return np.unique(np.concatenate([samples.items_S for samples in epochs]))
+def _touches(epochs_U: Sequence[Sequence[Samples]], num_items: int) -> Tensor:
+    """How many of the users have a sample of each item (I,)."""
+    sizes_U = [sum(len(samples) for samples in epochs) for epochs in epochs_U]
+    items_S = np.concatenate([samples.items_S for epochs in epochs_U for samples in epochs])
+    keys_S = np.repeat(np.arange(len(sizes_U)), sizes_U) * num_items + items_S
+    keys_P, _ = distinct(keys_S, len(sizes_U) * num_items)
+    return torch.from_numpy(np.bincount(keys_P % num_items, minlength=num_items))
 
 
 def _metrics(loss: float, samples: Sequence[Samples]) -> dict[str, float]:

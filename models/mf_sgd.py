@@ -1,0 +1,121 @@
+"""Local mini-batch SGD of a block of users in matrix factorisation, in lock-step.
+
+Step k takes the k-th mini-batch of every user that has one. Each user trains its own copy of
+the item rows it has samples of: one flat table over the block's distinct (user, item) pairs.
+Users share no entry of it, so a step of all of them is a step of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from models.local_sgd import Batches, SGDRates
+from models.mf_block import Labelled, labelled
+from models.reduce_samples import FlatSamples, distinct, flatten_samples
+from models.tables import row_table
+from models.types import IntArray
+
+
+@dataclass(frozen=True)
+class _Batches:
+    """Mini-batches of a block (B of them, S samples): step by step, in a step by user."""
+
+    flat: FlatSamples
+    """Its users are the batches."""
+    owners_B: IntArray
+    """Each batch's user."""
+    ends: list[int]
+    """Number of batches up to the end of each step."""
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One mini-batch (N samples in all) of each of V users."""
+
+    labels: Labelled
+    users_V: Tensor
+    """Position of each user in the block; ``labels`` counts the step's users only."""
+    starts_V: Tensor
+    """Position of each user's first sample."""
+    pairs_N: Tensor
+    """Each sample's row in the table of pairs."""
+
+
+def lockstep_sgd(
+    items_ID: Tensor,
+    users_UD: Tensor,
+    batches_U: Sequence[Batches],
+    weights_U: Sequence[float],
+    rates: SGDRates,
+) -> tuple[Tensor, Tensor, float]:
+    """Weighted movement of the items (I, D), users after training (U, D), summed mean losses."""
+    num_items, device = len(items_ID), items_ID.device
+    batches = _in_steps(batches_U, num_items)
+    keys_S = batches.owners_B[batches.flat.users_S] * num_items + batches.flat.items_S
+    keys_P, pair_S = distinct(keys_S, len(batches_U) * num_items)
+    owners_P, items_P, pairs_S = (
+        torch.from_numpy(index).to(device)
+        for index in (keys_P // num_items, keys_P % num_items, pair_S)
+    )
+    start_PD = items_ID.index_select(0, items_P)
+    rows_PD, users_UD = start_PD.clone(), users_UD.clone()
+    losses_B = torch.cat(
+        [_train(step, rows_PD, users_UD, rates) for step in _steps(batches, pairs_S, rows_PD)]
+    )
+    weights_P = torch.tensor(weights_U, device=device).to(items_ID.dtype)[owners_P]
+    moved_PD = rows_PD.sub_(start_PD).mul_(weights_P[:, None])
+    shares_B = 1 / np.array([len(own) for own in batches_U])[batches.owners_B]
+    loss = float(losses_B @ torch.from_numpy(shares_B).to(losses_B))
+    return row_table(items_P, moved_PD, num_items), users_UD, loss
+
+
+def _in_steps(batches_U: Sequence[Batches], num_items: int) -> _Batches:
+    batches, owners, ends = [], list[int](), list[int]()
+    for step in range(max(len(own) for own in batches_U)):
+        active = [user for user, own in enumerate(batches_U) if step < len(own)]
+        batches += [batches_U[user][step] for user in active]
+        owners += active
+        ends.append(len(owners))
+    # One slice a batch: its loss is the mean over its samples.
+    longest = max(len(batch) for batch in batches)
+    return _Batches(flatten_samples(batches, num_items, longest), np.array(owners), ends)
+
+
+def _steps(batches: _Batches, pairs_S: Tensor, like: Tensor) -> Iterator[_Step]:
+    """The steps in turn, with tensors of the dtype and on the device of ``like``."""
+    flat = batches.flat
+    bounds = np.concatenate([[0], flat.lengths_U.cumsum()])
+    for first, last in zip([0, *batches.ends], batches.ends, strict=False):
+        part = slice(bounds[first], bounds[last])
+        own = FlatSamples(
+            flat.lengths_U[first:last],
+            flat.users_S[part] - first,
+            flat.items_S[part],
+            flat.labels_S[part],
+            flat.weights_S[part],
+        )
+        users_V, starts_V = (
+            torch.from_numpy(index).to(like.device)
+            for index in (batches.owners_B[first:last], bounds[first:last] - bounds[first])
+        )
+        yield _Step(labelled(own, like), users_V, starts_V, pairs_S[part])
+
+
+def _train(step: _Step, rows_PD: Tensor, users_UD: Tensor, rates: SGDRates) -> Tensor:
+    """One SGD step of each user, in place; returns the loss of each mini-batch (V,)."""
+    labels, pairs_N = step.labels, step.pairs_N
+    users_ND = users_UD.index_select(0, step.users_V).index_select(0, labels.users_S)
+    scores_N = rows_PD.index_select(0, pairs_N).mul_(users_ND).sum(1)
+    errors_N = labels.errors(scores_N)
+    gradients_VD = functional.embedding_bag(
+        pairs_N, rows_PD, step.starts_V, mode="sum", per_sample_weights=errors_N
+    )
+    rows_PD.index_add_(0, pairs_N, users_ND.mul_(errors_N[:, None]), alpha=-rates.shared)
+    users_UD.index_add_(0, step.users_V, gradients_VD, alpha=-rates.private)
+    return labels.losses(scores_N)
