@@ -68,14 +68,14 @@ class MatrixFactorisation(ScoringModel):
 
     def scores(self, shared: Tensors, private_block: Tensors, items_R: IntArray | None) -> Tensor:
         """Dot products of a block of users with the given items (U, R), or with all (U, I)."""
-        items_RD = shared[ITEM] if items_R is None else shared[ITEM][torch.from_numpy(items_R)]
+        items_RD = shared[ITEM] if items_R is None else _rows(shared[ITEM], items_R)
         return private_block[USER] @ items_RD.T
 
     def score_candidates(
         self, shared: Tensors, private_block: Tensors, items_UC: IntArray
     ) -> Tensor:
         """Dot products of each user with candidates of its own (U, C)."""
-        items_UCD = shared[ITEM][torch.from_numpy(items_UC)]
+        items_UCD = _rows(shared[ITEM], items_UC)
         return torch.einsum("ucd,ud->uc", items_UCD, private_block[USER])
 
     def block_gradients(
@@ -109,3 +109,7 @@ class MatrixFactorisation(ScoringModel):
             shared[ITEM], private_block[USER], batches_U, weights_U, rates
         )
         return LocallyTrained({ITEM: moved_ID}, {USER: users_UD}, loss)
+
+
+def _rows(items_ID: Tensor, index: IntArray) -> Tensor:
+    return items_ID[torch.from_numpy(index).to(items_ID.device)]

