@@ -27,6 +27,7 @@ from models.neumf_room import Room
 from models.neumf_users import GroupUsers
 from models.pairs import Group, Pairs, distinct_pairs, groups
 from models.sam import NORM_EPS, BlockGradients, Radii
+from models.tables import row_table
 from models.types import Samples, Tensors
 
 GROUP_PAIRS = 1024
@@ -158,10 +159,7 @@ class _Block:
             torch.mm(self.deltas_RH.T, self.item_mlp_RE, out=total.item_w_HE)
             torch.mm(self.deltas_RH, self.layers.item_w_HE, out=self.h_item_mlp_RE)
         tables = {"item_gmf": self.h_item_gmf(), "item_mlp": self.h_item_mlp_RE}
-        shared = {
-            name: rows.new_zeros(num_items, rows.shape[1]).index_copy_(0, pairs.items_R, rows)
-            for name, rows in tables.items()
-        }
+        shared = {name: _table(pairs.items_R, rows, num_items) for name, rows in tables.items()}
         private = {"user_gmf": self.h_user_gmf_UF, "user_mlp": self.h_user_mlp_UE}
         return BlockGradients({**shared, **total.unpack()}, private, self.losses())
 
@@ -182,3 +180,10 @@ class _Block:
         for kind in (kind for kind, on in enumerate(made) if on):
             losses_U3[:, kind] = self.pairs.losses(self.logits_3P[kind])
         return losses_U3
+
+
+def _table(items_R: Tensor, rows_RX: Tensor, num_items: int) -> Tensor:
+    """Rows of distinct items as a table of the catalogue, sparse where most rows are zero."""
+    if 2 * len(items_R) < num_items:
+        return row_table(items_R, rows_RX, num_items)
+    return rows_RX.new_zeros(num_items, rows_RX.shape[1]).index_copy_(0, items_R, rows_RX)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -138,9 +139,27 @@ def test_rows_of_other_items_stay_zero() -> None:
     shared, private, samples = _block(model, torch.float32, positives=(2, 1))
     touched = np.unique(np.concatenate([s.items_S for s in samples]))
     out = model.block_gradients(shared, private, samples, 128, Radii(0.1, 0.1))
-    rows = {n: out.shared[n].any(1).nonzero().flatten().numpy() for n in model.item_tables}
+    assert all(out.shared[n].is_sparse for n in model.item_tables)
+    tables = {n: out.shared[n].to_dense() for n in model.item_tables}
+    rows = {n: t.any(1).nonzero().flatten().numpy() for n, t in tables.items()}
     assert np.array_equal(rows["item_gmf"], touched)
     assert set(rows["item_mlp"]) <= set(touched)  # fewer: units of the MLP may be off
+
+
+@pytest.mark.parametrize("radii", RADII, ids=str)
+def test_tables_of_a_large_catalogue_are_sparse_and_the_same(radii: Radii) -> None:
+    """The users' samples are among the first 50 of 500 items."""
+    model = NeuMF(4)
+    small, private, samples = _block(model, torch.float64)
+    rng = np.random.default_rng(7)
+    more = {n: torch.from_numpy(rng.normal(0, 0.2, (450, t.shape[1]))) for n, t in small.items()
+            if n in model.item_tables}  # fmt: skip
+    shared = {n: torch.cat([t, more[n]]) if n in more else t for n, t in small.items()}
+    block = model.block_gradients(shared, private, samples, 16, radii)
+    assert all(block.shared[n].is_sparse for n in model.item_tables)
+    dense = {n: t.to_dense() for n, t in block.shared.items()}
+    expected = loop_gradients(model, shared, private, samples, 16, radii)
+    _agree(replace(block, shared=dense), expected, 1e-10)
 
 
 def test_items_outside_the_catalogue_are_refused() -> None:
