@@ -44,12 +44,13 @@ def step(
         return {n: p - lr * gradients[n] for n, p in parameters.items()}, {}
     count = state[STEP] + 1
     out, new_state = {}, {STEP: count}
+    rate, root = lr / _correction(BETA1, count), _correction(BETA2, count).sqrt()
     for n, p in parameters.items():
         first = torch.lerp(state[FIRST + n], gradients[n], 1 - BETA1)
-        second = BETA2 * state[SECOND + n] + (1 - BETA2) * gradients[n] ** 2
-        correct1, correct2 = (_like(_correction(beta, count), p) for beta in (BETA1, BETA2))
-        denominator = second.sqrt() / correct2.sqrt() + EPS
-        out[n] = p - lr / correct1 * first / denominator
+        second = (BETA2 * state[SECOND + n]).addcmul_(gradients[n], gradients[n], value=1 - BETA2)
+        # In place from here on: a table of a large catalogue is copied no more than needed.
+        denominator = second.sqrt().div_(_like(root, p)).add_(EPS)
+        out[n] = p - (_like(rate, p) * first).div_(denominator)
         new_state[FIRST + n], new_state[SECOND + n] = first, second
     return out, new_state
 
