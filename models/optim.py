@@ -16,6 +16,8 @@ from models.types import Tensors
 OptimiserName = Literal["adam", "sgd"]
 FIRST, SECOND, STEP = "adam_m/", "adam_v/", "adam_step"
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
+PIECE = 1 << 16
+"""Entries of a table worked on at once."""
 
 
 def init_state(name: OptimiserName, parameters: Tensors) -> Tensors:
@@ -46,13 +48,39 @@ def step(
     out, new_state = {}, {STEP: count}
     rate, root = lr / _correction(BETA1, count), _correction(BETA2, count).sqrt()
     for n, p in parameters.items():
-        first = torch.lerp(state[FIRST + n], gradients[n], 1 - BETA1)
-        second = (BETA2 * state[SECOND + n]).addcmul_(gradients[n], gradients[n], value=1 - BETA2)
-        # In place from here on: a table of a large catalogue is copied no more than needed.
-        denominator = second.sqrt().div_(_like(root, p)).add_(EPS)
-        out[n] = p - (_like(rate, p) * first).div_(denominator)
-        new_state[FIRST + n], new_state[SECOND + n] = first, second
+        tensors = (
+            p,
+            gradients[n],
+            state[FIRST + n],
+            state[SECOND + n],
+            _like(rate, p),
+            _like(root, p),
+        )
+        update = _adam if p.numel() <= PIECE else _adam_in_pieces
+        out[n], new_state[FIRST + n], new_state[SECOND + n] = update(*tensors)
     return out, new_state
+
+
+def _adam(
+    parameter: Tensor, gradient: Tensor, first: Tensor, second: Tensor, rate: Tensor, root: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """New parameter and moments, from a learning rate and √(1 − β₂ᵗ)."""
+    first = torch.lerp(first, gradient, 1 - BETA1)
+    second = (BETA2 * second).addcmul_(gradient, gradient, value=1 - BETA2)
+    denominator = second.sqrt().div_(root).add_(EPS)
+    return parameter - (rate * first).div_(denominator), first, second
+
+
+def _adam_in_pieces(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The same for a large table, some rows at a time: what is in between stays in cache."""
+    table = tensors[0]
+    moved, first, second = (torch.empty_like(table) for _ in range(3))
+    rows = max(1, PIECE * len(table) // table.numel())
+    for start in range(0, len(table), rows):
+        part = slice(start, start + rows)
+        own = (t if len(t) == 1 else t[part] for t in tensors)
+        moved[part], first[part], second[part] = _adam(*own)
+    return moved, first, second
 
 
 def _correction(beta: float, count: Tensor) -> Tensor:

@@ -103,3 +103,24 @@ def test_sgd_by_hand() -> None:
 def test_unknown_optimiser_is_named() -> None:
     with pytest.raises(ValueError, match="unknown optimiser 'adamw'"):
         optim.init_state("adamw", {"x": torch.zeros(1)})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("piece", [1, 4, 10, 1000])
+@pytest.mark.parametrize("lead", [(), (7,)], ids=["shared", "block of users"])
+def test_a_table_in_pieces_makes_the_same_step(
+    monkeypatch: pytest.MonkeyPatch, lead: tuple[int, ...], piece: int
+) -> None:
+    """Pieces of less than a row are a row; users of a block differ in their number of steps."""
+    dtype = torch.float64
+    start, gradients = _random(0, dtype, *lead), _random(1, dtype, *lead)
+    moments = _random(2, dtype, *lead)
+    state = {p + n: t.abs() for p in (optim.FIRST, optim.SECOND) for n, t in moments.items()}
+    state[optim.STEP] = torch.arange(7, dtype=dtype) if lead else torch.tensor(3, dtype=dtype)
+    whole = optim.step("adam", start, gradients, state, 0.1)
+    monkeypatch.setattr(optim, "PIECE", piece)
+    pieces = optim.step("adam", start, gradients, state, 0.1)
+    for one, other in zip(whole, pieces, strict=True):
+        assert one.keys() == other.keys()
+        for name, tensor in one.items():
+            # Vectorised and single entries may round a multiply-add differently: a unit or two.
+            torch.testing.assert_close(other[name], tensor, rtol=1e-15, atol=1e-15)
