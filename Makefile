@@ -22,9 +22,9 @@ lint: $(READY)  ## Formatting, lint rules and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: $(READY)  ## Every benchmark of benchmarks/
+bench: $(READY)  ## Every benchmark of benchmarks/, results into benchmarks/results/ (ARGS=--quick)
 	@set -e; for file in $(wildcard benchmarks/bench_*.py); do \
-	  echo "== $$file"; $(BIN)/python $$file; done
+	  echo "== $$file"; $(BIN)/python $$file $(ARGS); done
 
 setup: $(READY)  ## The virtual environment alone
 

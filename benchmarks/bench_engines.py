@@ -1,221 +1,157 @@
 """Time one round of local training: the dense per-client style, the loop and the cohort engine.
 
-    python benchmarks/bench_engines.py [--strategy fedrecgel fedmf] [--users 94] [--repeats 5]
+    python benchmarks/bench_engines.py [--quick] [--case fedrecgel fedmf] [--users 94]
 
-The users are made up in the shape of MovieLens-100K (943 users, 1,682 items, about 100
-training rows a user, popularity by a power law), so nothing is downloaded. Every way trains
-the same cohort from the same samples; they alternate in one process, so ratios hold on a
-noisy machine. "dense" is ``benchmarks.dense_style``; its sum is compared with ours first.
-``cohort x2`` has two processes with half of the cohort each, as two nodes would.
+The cohort is made up (``benchmarks.made_up``). Every way trains the same users from the same
+samples and makes the server's step; the second column of times adds the drawing of samples,
+each style in its own way. The ways take turns in one process, so ratios hold on a noisy
+machine. That they compute the same is checked first.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import sys
-import time
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from statistics import median
-
-import numpy as np
-import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import dense_style
-from benchmarks.roofline import gemm_flops, needed_flops
-from client_app.negatives import draw_samples
-from conf.compose import compose
-from models.rng import Role, derive_rng
-from models.sam import Radii
-from models.types import Samples, Tensors
-from strategies.base import RecStrategy
+import torch
 
-NUM_ITEMS, MIN_ROWS, MAX_ROWS, BLOCK = 1682, 19, 735, 32
-MODULES: dict[str, type[dense_style.NeuMFModule] | type[dense_style.MFModule]] = {
-    "neumf": dense_style.NeuMFModule,
-    "mf": dense_style.MFModule,
+from benchmarks import report, roofline, ways
+from benchmarks.made_up import Shape, Work, doubled, made_up
+from benchmarks.timing import Way, alternate
+from benchmarks.two_processes import TwoProcesses
+
+CASES = {
+    "fedrecgel": ["strategy=fedrecgel"],
+    "fedncf": ["strategy=fedncf"],
+    "fedmf": ["strategy=fedmf"],
+    "fedrecgel, mf": ["strategy=fedrecgel", "model=mf"],
+    "fedavg": ["strategy=fedavg"],
 }
+DRAWN = ", drawn"
+ONE_CORE, TWO_PROCESSES = "cohort, 1 thread", "cohort, 2 processes"
+Seconds = dict[str, tuple[float, float]]
+"""Seconds of a round by way: samples given, and drawn."""
 
 
-@dataclass(frozen=True)
-class Work:
-    """A strategy and a cohort to train, users by ascending number of samples."""
-
-    strategy: RecStrategy
-    model_name: str
-    shared: Tensors
-    users: list[Tensors]
-    samples: list[Samples]
-
-    @property
-    def radii(self) -> Radii:
-        """Of the strategy, zero where it has none."""
-        config = self.strategy.config
-        return Radii(getattr(config, "rho_shared", 0.0), getattr(config, "rho_private", 0.0))
-
-
-def made_up_work(strategy_name: str, num_users: int, seed: int = 0) -> Work:
-    """Log-normal numbers of training rows, power-law items, four negatives a positive."""
-    cfg = compose([f"strategy={strategy_name}"])
-    strategy: RecStrategy = cfg.strategy_class(cfg.strategy, cfg.model)
-    rng = derive_rng(seed, Role.SYNTHETIC)
-    rows = np.clip(rng.lognormal(np.log(65), 1.0, num_users), MIN_ROWS, MAX_ROWS).astype(int)
-    popularity = 1.0 / np.arange(1, NUM_ITEMS + 1) ** 0.7
-    popularity /= popularity.sum()
-    samples = []
-    for user, size in enumerate(np.sort(rows)):
-        items = np.sort(rng.choice(NUM_ITEMS, size, replace=False, p=popularity))
-        stream = derive_rng(seed, Role.TRAIN, user, 1)
-        samples.append(draw_samples(items, items, NUM_ITEMS, strategy.config.num_negatives, stream))
-    shared = strategy.init_shared(NUM_ITEMS, derive_rng(seed, Role.INIT_SHARED))
-    users = [
-        strategy.init_private(derive_rng(seed, Role.INIT_PRIVATE, u)) for u in range(num_users)
-    ]
-    return Work(strategy, cfg.model_name, shared, users, samples)
-
-
-# ---- ways to train it ----------------------------------------------------------------------
-def dense(work: Work) -> Tensors:
-    """A deep copy a client, dense gradients."""
-    dtype = next(iter(work.shared.values())).dtype
-    module = MODULES[work.model_name](NUM_ITEMS).to(dtype)
-    dense_style.load(module, work.shared)
-    config = work.strategy.config
-    return dense_style.train_cohort(
-        module, work.users, work.samples, config.loss_slice, work.radii, config.private_lr
-    )
-
-
-def loop(work: Work) -> Tensors:
-    """Our reference engine, user by user."""
-    total: Tensors = {n: torch.zeros_like(t) for n, t in work.shared.items()}
-    for row, samples in enumerate(work.samples):
-        stream = derive_rng(0, Role.STRATEGY, row, 1)
-        result = work.strategy.client_update(work.shared, work.users[row], [samples], stream)
-        for name, tensor in result.update.tensors.items():
-            total[name] += tensor
-    return total
-
-
-def cohort(work: Work, rows: range | None = None) -> Tensors:
-    """Our default engine in blocks; ``rows`` picks a part of the cohort."""
-    rows = range(len(work.users)) if rows is None else rows
-    total: Tensors = {n: torch.zeros_like(t) for n, t in work.shared.items()}
-    for start in range(0, len(rows), BLOCK):
-        block = rows[start : start + BLOCK]
-        private = {n: torch.stack([work.users[r][n] for r in block]) for n in work.users[0]}
-        rngs = [derive_rng(0, Role.STRATEGY, r, 1) for r in block]
-        epochs_U = [[work.samples[r]] for r in block]
-        update = work.strategy.cohort_update(work.shared, private, epochs_U, rngs).update
-        for name, tensor in update.tensors.items():
-            total[name] += tensor
-    return total
-
-
-_mine: dict[str, Work] = {}
-
-
-def _start_worker(strategy_name: str, num_users: int) -> None:
-    torch.set_num_threads(1)
-    _mine["work"] = made_up_work(strategy_name, num_users)
-
-
-def _half(parity: int) -> None:
-    work = _mine["work"]
-    cohort(work, range(parity, len(work.users), 2))
-
-
-# ---- measuring -----------------------------------------------------------------------------
-def timed(call: Callable[[], object], threads: int) -> float:
-    """Seconds of one call with so many torch threads."""
-    torch.set_num_threads(threads)
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
-
-
-def check_equal(work: Work) -> None:
+def check_equal(overrides: Sequence[str], shape: Shape) -> None:
     """Refuse to time ways that do not compute the same.
 
     In double precision: in single precision an input of a ReLU that is zero up to rounding
     may pass in one way and not in another.
     """
     torch.set_num_threads(1)
-    shared = {name: tensor.double() for name, tensor in work.shared.items()}
-    users = [{name: tensor.double() for name, tensor in user.items()} for user in work.users]
-    double = replace(work, shared=shared, users=users)
-    reference, others = dense(double), {"loop": loop(double), "cohort": cohort(double)}
-    for way, sums in others.items():
-        for name, tensor in sums.items():
-            error = float((tensor - reference[name]).norm() / reference[name].norm())
-            if error > 1e-10:
-                raise SystemExit(f"{way} differs from dense in {name} by {error:.1e}")
+    work = doubled(made_up(overrides, shape))
+    dense = ways.Dense(work)
+    dense.round()
+    expected = dense.sums()
+    for engine in ("loop", "cohort"):
+        for name, tensor in ways.updates(work.with_engine(name=engine)).tensors.items():
+            error = float((tensor.to_dense() - expected[name]).norm() / expected[name].norm())
+            if not error < 1e-10:
+                raise SystemExit(f"{engine} differs from dense in {name} by {error:.1e}")
 
 
-def measure(strategy_name: str, num_users: int, repeats: int) -> tuple[Work, dict[str, float]]:
-    """Median seconds of a round by way, alternating between the ways."""
-    work = made_up_work(strategy_name, num_users)
-    check_equal(work)
-    cores = os.cpu_count() or 1
-    pool = ProcessPoolExecutor(2, get_context("spawn"), _start_worker, (strategy_name, num_users))
-    with pool:
-
-        def halves() -> list[None]:
-            return list(pool.map(_half, (0, 1)))
-
-        ways: dict[str, tuple[Callable[[], object], int]] = {
-            "dense": (lambda: dense(work), 1),
-            f"dense, {cores} threads": (lambda: dense(work), cores),
-            "loop": (lambda: loop(work), 1),
-            "cohort": (lambda: cohort(work), 1),
-            "cohort x2": (halves, 1),
-        }
-        seconds: dict[str, list[float]] = {name: [] for name in ways}
-        halves()
-        for _ in range(repeats):
-            for name, (call, threads) in ways.items():
-                seconds[name].append(timed(call, threads))
-    return work, {name: median(values) for name, values in seconds.items()}
+def measure(overrides: Sequence[str], shape: Shape, repeats: int, pair: TwoProcesses) -> Seconds:
+    """Median seconds of a round of each way."""
+    work, cores = pair.work, report.cores()
+    dense, drawing = ways.Dense(work), ways.DenseDrawing(work)
+    engines = {
+        "loop, 1 thread": work.with_engine(name="loop"),
+        ONE_CORE: work,
+        f"cohort, {cores} workers": work.with_engine(workers=cores),
+    }
+    timed = {f"dense, {n} thread{'s' * (n > 1)}": Way(dense.round, n) for n in {1, cores}}
+    timed["drawing"] = Way(drawing.draw)
+    for name, engine in engines.items():
+        timed[name] = Way(partial(ways.given_round, engine))
+        timed[name + DRAWN] = Way(partial(ways.drawn_round, engine))
+    timed[TWO_PROCESSES] = Way(partial(pair.round, drawn=False))
+    timed[TWO_PROCESSES + DRAWN] = Way(partial(pair.round, drawn=True))
+    seconds = alternate(timed, repeats)
+    lists = seconds.pop("drawing")
+    given = {name: value for name, value in seconds.items() if not name.endswith(DRAWN)}
+    return {n: (value, seconds.get(n + DRAWN, value + lists)) for n, value in given.items()}
 
 
-def report(strategy_name: str, work: Work, seconds: dict[str, float]) -> None:
-    """Print a strategy's rows."""
-    best_dense = min(value for name, value in seconds.items() if name.startswith("dense"))
-    for name, value in seconds.items():
-        per_user = value / len(work.users)
-        print(
-            f"{strategy_name:<11}{name:<18}{per_user * 1e3:>9.3f}{1 / per_user:>9.0f}"
-            f"{best_dense / value:>8.1f}"
-        )
-    if work.model_name == "neumf":
-        torch.set_num_threads(1)
-        needed, peak = needed_flops(work.samples, work.radii), gemm_flops()
-        share = needed / seconds["cohort"] / peak
-        print(
-            f"{strategy_name:<11}{needed / len(work.users) / 1e6:.0f} MFLOP a user, "
-            f"{peak / 1e9:.0f} GFLOP/s in a plain product here: {share:.0%} of the roofline"
-        )
+def shares(work: Work, pair: TwoProcesses, seconds: Seconds) -> dict[str, float]:
+    """Rates of one core and of both at once, needed work, and shares of the roofline."""
+    torch.set_num_threads(1)
+    one = roofline.measured_rates()
+    first, second = pair.both(roofline.measured_rates)
+    counts = roofline.Counts.of(work.samples)
+    needs = roofline.NEEDS[work.cfg.model_name](counts, work.radii, work.cfg.model.factors)
+    return {
+        "mflop_a_user": needs.flops / counts.users / 1e6,
+        "kbyte_a_user": needs.bytes / counts.users / 1e3,
+        "gflops_one_core": one.flops / 1e9,
+        "gflops_both_cores": (first + second).flops / 1e9,
+        "copy_gb_s_one_core": one.cached_bytes / 1e9,
+        "copy_gb_s_both_cores": (first + second).cached_bytes / 1e9,
+        "copy_memory_gb_s_one_core": one.memory_bytes / 1e9,
+        "share_one_core": needs.seconds(one) / seconds[ONE_CORE][0],
+        "share_both_cores": needs.seconds(first + second) / seconds[TWO_PROCESSES][0],
+    }
+
+
+def lines(case: str, users: int, seconds: Seconds) -> list[list[str]]:
+    """A case's rows; ratios are to the faster dense way."""
+    best = [min(v[k] for n, v in seconds.items() if n.startswith("dense")) for k in range(2)]
+    return [
+        [
+            f"{case}: {way}",
+            *(f"{1e3 * given / users:.3f}" for given in values),
+            f"{users / values[0]:.0f}",
+            *(f"{dense / value:.1f}" for dense, value in zip(best, values, strict=True)),
+        ]
+        for way, values in seconds.items()
+    ]
 
 
 def main() -> None:
-    """Print the table."""
+    """Measure, print and write the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
-    parser.add_argument("--strategy", nargs="+", default=["fedrecgel", "fedncf", "fedmf"])
+    parser.add_argument("--case", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--users", type=int, default=94)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument(
+        "--quick", action="store_true", help="24 users, 2 repeats; writes no results"
+    )
     args = parser.parse_args()
-    print(f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}, ", end="")
-    print(f"{args.users} users a round, median of {args.repeats}; ratio to the faster dense way")
-    print(f"{'strategy':<11}{'way':<18}{'ms/user':>9}{'users/s':>9}{'ratio':>8}")
-    for name in args.strategy:
-        report(name, *measure(name, args.users, args.repeats))
+    users, repeats = (24, 2) if args.quick else (args.users, args.repeats)
+    shape, rows = Shape(users=users), list[list[str]]()
+    bounds: dict[str, dict[str, float]] = {}
+    figures: dict[str, object] = {"users": users, "repeats": repeats}
+    for case in args.case:
+        check_equal(CASES[case], Shape(users=min(users, 12)))
+        work = made_up(CASES[case], shape)
+        with TwoProcesses(CASES[case], shape, work) as pair:
+            seconds = measure(CASES[case], shape, repeats, pair)
+            if work.strategy.update_kind == "gradient":
+                bounds[case] = shares(work, pair, seconds)
+        rows += lines(case, users, seconds)
+        figures[case] = {way: {"given_s": v[0], "drawn_s": v[1]} for way, v in seconds.items()}
+    about = f"{users} users a round, median of {repeats} turns; ratios to the faster dense way."
+    header = ["way", "ms a user", "with drawing", "users/s", "ratio", "with drawing"]
+    tables = [report.table(header, rows), *([roofline_table(bounds)] if bounds else [])]
+    text = "\n\n".join(["# Engines", about, *tables])
+    print(text)
+    if not args.quick:
+        report.write("engines", {**figures, "roofline": bounds}, text)
+
+
+def roofline_table(bounds: Mapping[str, Mapping[str, float]]) -> str:
+    """A column a case."""
+    names = next(iter(bounds.values()))
+    rows = [
+        [name.replace("_", " "), *(f"{values[name]:.3g}" for values in bounds.values())]
+        for name in names
+    ]
+    return report.table(["roofline", *bounds], rows)
 
 
 if __name__ == "__main__":
