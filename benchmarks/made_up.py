@@ -69,7 +69,8 @@ class Work:
     def epochs(self) -> list[list[Samples]]:
         """Samples of each user's local epochs in round 1, drawn once (U lists)."""
         draw = (self.strategy, self.dataset, self.cfg)
-        return [draw_epochs(*draw, int(user), round_=1) for user in self.users]
+        drawn = draw_epochs(*draw, np.asarray(self.users), round_=1)
+        return [list(epochs) for epochs in drawn]
 
     @property
     def samples(self) -> list[Samples]:

@@ -7,20 +7,23 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from client_app.distinct import distinct_rows, nth_outside
 from client_app.errors import DataError
-from client_app.negatives import nth_outside
+from client_app.ragged import Ragged
 from client_app.split import Split
-from models.rng import Role, derive_rng
+from models.rng import Role, UserStreams
 from models.types import IntArray
 
 SEED = 42
 TEST_STREAM, VALIDATION_STREAM = 0, 1
+BLOCK = 1024
+"""Users drawn for at once."""
 
 
 def derived(split: Split, num_candidates: int, stream: int) -> IntArray:
     """(U, C) distinct items, sorted, uniform over those the user has in no row at all.
 
-    User u's come from the stream (42, EVAL_NEGATIVES, u, ``stream``): the same in every run,
+    User u's come from the stream (42, EVAL_NEGATIVES, ``stream``, u): the same in every run,
     whatever its seed; test and validation candidates are independent of each other.
 
     Raises:
@@ -28,13 +31,29 @@ def derived(split: Split, num_candidates: int, stream: int) -> IntArray:
 
     """
     _check_size(split, num_candidates)
-    num_items, num_users = len(split.item_ids), len(split.user_ids)
-    candidates = np.empty((num_users, num_candidates), dtype=np.int64)
-    for user, own in enumerate(_own_items(split)):
-        rng = derive_rng(SEED, Role.EVAL_NEGATIVES, user, stream)
-        ranks = rng.choice(num_items - len(own), num_candidates, replace=False, shuffle=False)
-        candidates[user] = np.sort(nth_outside(ranks, own))
-    return candidates
+    num_items, users_U = len(split.item_ids), np.arange(len(split.user_ids))
+    blocks = [users_U[at : at + BLOCK] for at in range(0, len(users_U), BLOCK)]
+    drawn = [
+        draw_candidates(
+            Ragged.of(split.own_indptr, split.own_items, block),
+            block,
+            num_items,
+            num_candidates,
+            stream,
+        )
+        for block in blocks
+    ]
+    return np.concatenate(drawn)
+
+
+def draw_candidates(
+    own: Ragged, users_U: IntArray, num_items: int, num_candidates: int, stream: int
+) -> IntArray:
+    """The same for some users, given the distinct items, sorted, that each of them has."""
+    streams = UserStreams(SEED, Role.EVAL_NEGATIVES, stream)
+    ranks = distinct_rows(num_items - own.lengths_U, num_candidates, streams, users_U)
+    found = nth_outside(ranks, np.arange(len(users_U)), own, num_items)
+    return np.sort(found, axis=1)
 
 
 def notebook(split: Split, num_candidates: int) -> IntArray:

@@ -19,7 +19,7 @@ from client_app.errors import DataError
 from conf.tree import Config, DatasetConfig, ProtocolConfig
 from models.types import IntArray
 
-FORMAT = 1
+FORMAT = 2
 """Part of the cache key: raise it whenever preparation gives other arrays."""
 
 SHOWN_ONLY = frozenset({"name", "path", "fetch", "sha256", "titles"})

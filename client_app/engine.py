@@ -18,12 +18,12 @@ import torch
 
 from client_app.data import Dataset
 from client_app.failures import TrainError, named, stage
-from client_app.negatives import draw_samples, excluded_items
+from client_app.negatives import block_samples
 from client_app.parallel import in_order
 from client_app.private_rows import RowBlock
 from client_app.private_state import PrivateState
 from conf.tree import Config
-from models.rng import Role, derive_rng
+from models.rng import Role, UserStreams, derive_rng
 from models.types import CohortResult, IntArray, Samples, SumOfUpdates, Tensors, Update
 from strategies.base import RecStrategy
 
@@ -72,7 +72,7 @@ def train_users(
         block = users[part]
         streams = _Streams(cfg.seed, block, round_)
         with stage("drawing samples", block):
-            epochs_U = [draw_epochs(strategy, dataset, cfg, int(user), round_) for user in block]
+            epochs_U = draw_epochs(strategy, dataset, cfg, block, round_)
         with stage("training", block):
             private = state.layout.unpack(rows_UP[part])
             return update_block(strategy, shared, private, epochs_U, streams)
@@ -149,19 +149,15 @@ class _Streams(Sequence[np.random.Generator]):
 
 
 def draw_epochs(
-    strategy: RecStrategy, dataset: Dataset, cfg: Config, user: int, round_: int
-) -> list[Samples]:
-    """Samples of each local epoch, from the user's own stream of this round and epoch."""
-    train = dataset.train_of(user)
-    excluded = excluded_items(train, dataset.heldout_of(user), cfg.protocol.negatives)
-    config = strategy.config
-    rngs = (
-        derive_rng(cfg.seed, Role.TRAIN, user, round_, epoch)
-        for epoch in range(config.local_epochs)
-    )
-    return [
-        draw_samples(train, excluded, dataset.num_items, config.num_negatives, rng) for rng in rngs
-    ]
+    strategy: RecStrategy, dataset: Dataset, cfg: Config, users_U: IntArray, round_: int
+) -> list[tuple[Samples, ...]]:
+    """Samples of each local epoch for each user, from the user's own stream of round and epoch."""
+    config, rule = strategy.config, cfg.protocol.negatives
+    epochs = []
+    for epoch in range(config.local_epochs):
+        streams = UserStreams(cfg.seed, Role.TRAIN, round_, epoch)
+        epochs.append(block_samples(dataset, users_U, rule, config.num_negatives, streams))
+    return list(zip(*epochs, strict=True))
 
 
 def _check_rows(rows_UP: RowBlock, users: IntArray, strategy: RecStrategy) -> None:

@@ -1,78 +1,100 @@
-"""Training samples of a user: each positive with its own sampled negatives."""
+"""Training samples of a block of users: each positive with its own sampled negatives.
+
+Numbers come from :class:`models.rng.UserStreams`, so a user's samples do not depend on the
+block. A whole number below n is ⌊n·u⌋ of a uniform u with 53 bits: its probabilities differ
+from 1/n by less than 2⁻⁵³ each.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
+from client_app.data import Dataset
+from client_app.distinct import distinct_in_order, nth_outside
 from client_app.errors import DataError
+from client_app.ragged import Ragged
+from models.rng import UserStreams
 from models.types import IntArray, Samples
 
 
-def excluded_items(train_items: IntArray, heldout: IntArray, rule: str) -> IntArray:
-    """Sorted distinct items never drawn as a training negative.
+def block_samples(
+    dataset: Dataset, users_U: IntArray, rule: str, num_negatives: int, streams: UserStreams
+) -> list[Samples]:
+    """Samples of one epoch for each of ``users``; ``rule`` is ``protocol.negatives``.
+
+    Raises:
+        DataError: as :func:`draw_samples`.
+
+    """
+    train = Ragged.of(dataset.indptr, dataset.train_items, users_U)
+    held_U2 = np.stack([dataset.test_U[users_U], dataset.validation_U[users_U]], axis=1)
+    excluded = excluded_items(train, held_U2, rule, dataset.num_items)
+    uniforms = streams.uniforms(users_U, train.lengths_U * (1 + num_negatives))
+    return draw_samples(train, excluded, dataset.num_items, uniforms.reshape(-1, 1 + num_negatives))
+
+
+def excluded_items(train: Ragged, held_U2: IntArray, rule: str, num_items: int) -> Ragged:
+    """Sorted distinct items never drawn as a training negative, by user.
+
+    ``train`` is sorted within a user; ``held_U2`` holds held-out items, negative for none.
 
     ``honest``: the user's training items, so that a held-out item may be drawn like any other.
     ``exclude_heldout``: held-out items too. That leaks the answer: an item the user has not
     trained on and that is never a negative can only be a held-out one.
     """
+    keys = train.keys(num_items)
     if rule == "exclude_heldout":
-        train_items = np.concatenate((train_items, heldout))
+        users, places = np.nonzero(held_U2 >= 0)
+        keys = np.sort(np.concatenate((keys, users * num_items + held_U2[users, places])))
     elif rule != "honest":
         raise ValueError(f"protocol.negatives must be honest or exclude_heldout, got {rule!r}")
-    return np.unique(train_items)
+    first = np.ones(len(keys), dtype=bool)
+    first[1:] = keys[1:] != keys[:-1]
+    return Ragged.from_keys(keys[first], num_items, len(train.lengths_U))
 
 
 def draw_samples(
-    train_items: IntArray,
-    excluded: IntArray,
-    num_items: int,
-    num_negatives: int,
-    rng: np.random.Generator,
-) -> Samples:
-    """Positives in random order, each followed by ``num_negatives`` distinct items.
+    train: Ragged, excluded: Ragged, num_items: int, uniforms_PX: np.ndarray
+) -> list[Samples]:
+    """Each user's positives in random order, each followed by its negatives.
 
-    A positive is drawn once for each of its rows in ``train_items`` (P,). Its negatives are
-    uniform, without replacement, over the items outside ``excluded`` (sorted, distinct), and
-    independent of other positives'. Returns P · (1 + num_negatives) samples.
+    A positive is drawn once for each of its rows in ``train``. Its negatives are uniform,
+    without replacement, over the items outside ``excluded`` (sorted and distinct in a user),
+    and independent of other positives'. ``uniforms`` has a row a positive: a key for the order,
+    then one number a negative. A user of P positives gets P · (1 + negatives) samples.
 
     Raises:
-        DataError: when fewer than ``num_negatives`` items are outside ``excluded``.
+        DataError: when fewer items than negatives are outside a user's ``excluded``.
 
     """
-    outside = num_items - len(excluded)
-    if outside < num_negatives:
+    num_negatives = uniforms_PX.shape[1] - 1
+    outside_U = num_items - excluded.lengths_U
+    _check_pool(outside_U, num_negatives, num_items)
+    # Keys of equal users are in [u, u + 1): one sort orders all users' positives.
+    order_P = np.argsort(train.users + uniforms_PX[:, 0])
+    items_PX = np.empty(uniforms_PX.shape, dtype=np.int64)
+    items_PX[:, 0] = train.values[order_P]
+    bounds = outside_U[train.users, None] - np.arange(num_negatives)
+    ranks = distinct_in_order((bounds * uniforms_PX[:, 1:]).astype(np.int64))
+    items_PX[:, 1:] = nth_outside(ranks, train.users, excluded, num_items)
+    labels_PX = np.zeros(items_PX.shape, dtype=np.float32)
+    labels_PX[:, 0] = 1.0
+    return _by_user(items_PX, labels_PX, train)
+
+
+def _check_pool(outside_U: IntArray, num_negatives: int, num_items: int) -> None:
+    if len(outside_U) and outside_U.min() < num_negatives:
         raise DataError(
-            f"{num_negatives} negatives a positive were asked for, but only {outside} of "
-            f"{num_items} items may be drawn for this user; lower strategy.num_negatives"
+            f"{num_negatives} negatives a positive were asked for, but only {outside_U.min()} of "
+            f"{num_items} items may be drawn for a user; lower strategy.num_negatives"
         )
-    positives = rng.permutation(train_items)
-    ranks = draw_distinct(len(positives), num_negatives, outside, rng)
-    items = np.empty((len(positives), 1 + num_negatives), dtype=np.int64)
-    items[:, 0] = positives
-    items[:, 1:] = nth_outside(ranks, excluded)
-    labels = np.zeros(items.shape, dtype=np.float32)
-    labels[:, 0] = 1.0
-    return Samples(items.reshape(-1), labels.reshape(-1))
 
 
-def draw_distinct(rows: int, columns: int, below: int, rng: np.random.Generator) -> IntArray:
-    """(rows, columns) whole numbers in [0, below), distinct within a row.
-
-    Each row is uniform over the ordered selections: column k takes the t-th, t uniform, of the
-    numbers its row has not yet taken.
-    """
-    drawn = rng.integers(0, below - np.arange(columns), size=(rows, columns), dtype=np.int64)
-    taken = np.empty((columns, rows), dtype=np.int64)
-    for k in range(columns):
-        # Ascending, each number taken at or below t moves t up by one.
-        for previous in np.sort(taken[:k], axis=0):
-            drawn[:, k] += drawn[:, k] >= previous
-        taken[k] = drawn[:, k]
-    return drawn
-
-
-def nth_outside(ranks: IntArray, excluded: IntArray) -> IntArray:
-    """Items that are the ``ranks``-th, from 0, outside ``excluded`` (sorted, distinct)."""
-    # excluded[j] - j items outside lie below excluded[j].
-    below = excluded - np.arange(len(excluded))
-    return ranks + np.searchsorted(below, ranks, side="right")
+def _by_user(items_PX: IntArray, labels_PX: np.ndarray, train: Ragged) -> list[Samples]:
+    """Views of each user's samples."""
+    items_S, labels_S, width = items_PX.reshape(-1), labels_PX.reshape(-1), items_PX.shape[1]
+    starts, stops = train.starts * width, (train.starts + train.lengths_U) * width
+    return [
+        Samples(items_S[start:stop], labels_S[start:stop])
+        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
+    ]

@@ -43,7 +43,7 @@ def train_alone(cfg: Config, dataset: Dataset, user: int, rounds: int) -> bool:
     private = strategy.init_private(derive_rng(cfg.seed, Role.INIT_PRIVATE, user))
     block = {name: tensor[None] for name, tensor in private.items()}
     for round_ in range(1, rounds + 1):
-        epochs = draw_epochs(strategy, dataset, cfg, user, round_)
+        (epochs,) = draw_epochs(strategy, dataset, cfg, np.array([user]), round_)
         stream = derive_rng(cfg.seed, Role.STRATEGY, user, round_)
         result = strategy.cohort_update(shared, block, [epochs], [stream])
         block = result.private
@@ -91,7 +91,7 @@ def test_one_users_upload_shows_his_items() -> None:
     shared = strategy.init_shared(dataset.num_items, derive_rng(0, Role.INIT_SHARED))
     for user in range(0, dataset.num_users, 23):
         private = strategy.init_private(derive_rng(0, Role.INIT_PRIVATE, user))
-        epochs = draw_epochs(strategy, dataset, cfg, user, 1)
+        (epochs,) = draw_epochs(strategy, dataset, cfg, np.array([user]), 1)
         stream = derive_rng(0, Role.STRATEGY, user, 1)
         upload = strategy.client_update(shared, private, epochs, stream).update
         table = upload.tensors["item_gmf"].double().numpy()

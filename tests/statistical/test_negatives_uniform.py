@@ -12,10 +12,13 @@ import numpy as np
 from scipy.stats import chi2, chisquare
 
 from client_app.candidates import TEST_STREAM, derived
+from client_app.distinct import distinct_in_order, distinct_rows
 from client_app.interactions import Interactions
-from client_app.negatives import draw_distinct, draw_samples, excluded_items
+from client_app.negatives import draw_samples, excluded_items
+from client_app.ragged import Ragged
 from client_app.split import split
 from conf.tree import ProtocolConfig
+from models.rng import Role, UserStreams
 from models.types import IntArray
 
 SIGNIFICANCE = 1e-4
@@ -26,13 +29,14 @@ DRAWS = 4_000
 
 
 def negatives(rule: str, seed: int) -> tuple[IntArray, IntArray]:
-    """Negatives (DRAWS · P, 4) of many independent epochs, and the items they may be."""
-    excluded = excluded_items(TRAIN, HELDOUT, rule)
-    rng = np.random.default_rng(seed)
-    epochs = [draw_samples(TRAIN, excluded, NUM_ITEMS, 4, rng).items_S for _ in range(DRAWS)]
-    return np.concatenate(epochs).reshape(-1, 5)[:, 1:], np.setdiff1d(
-        np.arange(NUM_ITEMS), excluded
-    )
+    """Negatives (DRAWS · P, 4) of many users with the same items, and the items they may be."""
+    train = Ragged(np.tile(TRAIN, DRAWS), np.full(DRAWS, len(TRAIN)))
+    excluded = excluded_items(train, np.tile(HELDOUT, (DRAWS, 1)), rule, NUM_ITEMS)
+    streams = UserStreams(seed, Role.TRAIN, 1, 0)
+    uniforms = streams.uniforms(np.arange(DRAWS), train.lengths_U * 5).reshape(-1, 5)
+    users = draw_samples(train, excluded, NUM_ITEMS, uniforms)
+    drawn = np.concatenate([samples.items_S for samples in users]).reshape(-1, 5)[:, 1:]
+    return drawn, np.setdiff1d(np.arange(NUM_ITEMS), excluded.values)
 
 
 def test_each_place_after_a_positive_is_uniform_over_the_pool() -> None:
@@ -47,7 +51,8 @@ def test_each_place_after_a_positive_is_uniform_over_the_pool() -> None:
 
 def test_every_ordered_selection_is_equally_likely() -> None:
     """Three of five without replacement: 60 ordered selections, each with probability 1/60."""
-    drawn = draw_distinct(60_000, 3, 5, np.random.default_rng(3))
+    uniforms = UserStreams(3, Role.TRAIN).uniforms(np.arange(60_000), np.full(60_000, 3))
+    drawn = distinct_in_order((uniforms.reshape(-1, 3) * (5 - np.arange(3))).astype(np.int64))
     keys = drawn @ np.array([25, 5, 1])
     selections = [a * 25 + b * 5 + c for a, b, c in itertools.permutations(range(5), 3)]
     counts = np.bincount(keys, minlength=125)[selections]
@@ -55,15 +60,42 @@ def test_every_ordered_selection_is_equally_likely() -> None:
     assert chisquare(counts).pvalue > SIGNIFICANCE
 
 
+def test_many_columns_are_every_ordered_selection() -> None:
+    """Two of five, by passing over repeats: 20 ordered selections. Three of five, by keys: 60."""
+    for columns, selections in ((2, 20), (3, 60)):
+        streams, users = UserStreams(4, Role.EVAL_NEGATIVES, columns), np.arange(60_000)
+        drawn = distinct_rows(np.full(60_000, 5), columns, streams, users)
+        counts = np.bincount(drawn @ 5 ** np.arange(columns))
+        assert np.count_nonzero(counts) == selections
+        assert chisquare(counts[counts > 0]).pvalue > SIGNIFICANCE
+
+
 def test_positives_come_in_every_order() -> None:
-    """Three positives: 6 orders, each with probability 1/6."""
-    rng = np.random.default_rng(4)
-    train = np.arange(3)
-    orders = [draw_samples(train, train, 9, 1, rng).items_S[::2] for _ in range(6_000)]
+    """Three positives: 6 orders, each with probability 1/6, for users of one block."""
+    count = 6_000
+    train = Ragged(np.tile(np.arange(3), count), np.full(count, 3))
+    streams = UserStreams(4, Role.TRAIN, 1, 0)
+    uniforms = streams.uniforms(np.arange(count), np.full(count, 6)).reshape(-1, 2)
+    orders = [s.items_S[::2] for s in draw_samples(train, train, 9, uniforms)]
     keys = np.array(orders) @ np.array([9, 3, 1])
     counts = np.bincount(keys, minlength=27)
     assert np.count_nonzero(counts) == 6
     assert chisquare(counts[counts > 0]).pvalue > SIGNIFICANCE
+
+
+def test_users_rounds_and_epochs_are_independent() -> None:
+    """The pair of one number of two neighbouring streams: 64 cells, each with probability 1/64."""
+    users = np.arange(20_000)
+    ones = np.ones(len(users), dtype=np.int64)
+
+    def cells(*indices: int) -> IntArray:
+        drawn = UserStreams(8, Role.TRAIN, *indices).uniforms(users, ones)
+        return (drawn * 8).astype(np.int64)
+
+    here = cells(1, 0)
+    for other in (np.roll(here, 1), cells(2, 0), cells(1, 1)):
+        counts = np.bincount(8 * here + other, minlength=64)
+        assert chisquare(counts).pvalue > SIGNIFICANCE
 
 
 def test_the_test_would_see_a_biased_sampler() -> None:

@@ -12,7 +12,7 @@ from client_app.errors import DataError
 from client_app.interactions import Interactions
 from client_app.split import Split, split
 from conf.tree import ProtocolConfig
-from models.rng import Role, derive_rng
+from models.rng import Role, UserStreams
 from models.types import IntArray
 
 NUM_USERS, NUM_ITEMS = 12, 60
@@ -54,12 +54,12 @@ def test_test_and_validation_have_streams_of_their_own() -> None:
 
 
 def test_candidates_come_from_the_stated_stream() -> None:
-    """Ranks drawn from (42, EVAL_NEGATIVES, user, stream) count the items the user lacks."""
+    """The first distinct ranks of (42, EVAL_NEGATIVES, stream, user) count what the user lacks."""
     parts = small_split()
     own = set(range(5, NUM_ITEMS, 3))
     lacking = [item for item in range(NUM_ITEMS) if item not in own]
-    rng = derive_rng(42, Role.EVAL_NEGATIVES, 5, 1)
-    ranks = rng.choice(len(lacking), 7, replace=False, shuffle=False)
+    numbers = UserStreams(42, Role.EVAL_NEGATIVES, 1).uniforms(np.array([5]), [60])
+    ranks = list(dict.fromkeys((numbers * len(lacking)).astype(int).tolist()))[:7]
     expected = sorted(lacking[rank] for rank in ranks)
     assert derived(parts, 7, VALIDATION_STREAM)[5].tolist() == expected
 

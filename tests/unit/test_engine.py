@@ -191,7 +191,7 @@ def test_private_state_with_its_moments_is_carried_over_rounds(
         assert not reply.has_error(), reply.error.reason
         for user in users:
             private = {n: t[0] for n, t in by_hand[user].items()}
-            epochs = draw_epochs(node.strategy, node.dataset, cfg, int(user), round_)
+            (epochs,) = draw_epochs(node.strategy, node.dataset, cfg, np.array([user]), round_)
             rng = derive_rng(cfg.seed, Role.STRATEGY, int(user), round_)
             private = dict(node.strategy.client_update(shared, private, epochs, rng).private)
             by_hand[user] = {n: t[None] for n, t in private.items()}

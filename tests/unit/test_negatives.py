@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,64 +12,120 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from client_app.errors import DataError
-from client_app.negatives import draw_samples, excluded_items, nth_outside
+from client_app.negatives import block_samples, draw_samples, excluded_items
+from client_app.ragged import Ragged
+from models.rng import Role, UserStreams
+from models.types import IntArray, Samples
 
-ITEMS = st.lists(st.integers(0, 39), min_size=1, max_size=30)
+NUM_ITEMS = 40
+USERS = st.lists(
+    st.lists(st.integers(0, NUM_ITEMS - 1), min_size=0, max_size=30), min_size=1, max_size=6
+)
 
 
-@given(ITEMS, st.integers(0, 12), st.integers(0, 2**32 - 1))
-def test_structure_of_the_samples(train: list[int], num_negatives: int, seed: int) -> None:
+def dataset(rows: list[list[int]], held: list[int] | None = None) -> Any:
+    """What sampling reads of a data set; user u holds out ``held[u]`` for the test."""
+    return SimpleNamespace(
+        indptr=np.append(0, np.cumsum([len(row) for row in rows])),
+        train_items=np.array([item for row in rows for item in sorted(row)], dtype=np.int64),
+        test_U=np.array(held or [-1] * len(rows)),
+        validation_U=np.full(len(rows), -1),
+        num_items=NUM_ITEMS,
+    )
+
+
+def ragged(rows: list[list[int]]) -> Ragged:
+    flat = [item for row in rows for item in row]
+    return Ragged(np.array(flat, dtype=np.int64), np.array([len(row) for row in rows]))
+
+
+def drawn(
+    data: Any, users: list[int], num_negatives: int, seed: int = 0, rule: str = "honest"
+) -> list[Samples]:
+    streams = UserStreams(seed, Role.TRAIN, 1, 0)
+    return block_samples(data, np.array(users), rule, num_negatives, streams)
+
+
+def groups(samples: Samples, num_negatives: int) -> IntArray:
+    return samples.items_S.reshape(-1, 1 + num_negatives)
+
+
+@given(
+    USERS,
+    st.integers(1, 12),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from(["honest", "exclude_heldout"]),
+)
+def test_structure_of_the_samples(
+    rows: list[list[int]], num_negatives: int, seed: int, rule: str
+) -> None:
     """Repeated positives stay repeated; every group is one positive, then its negatives."""
-    positives = np.sort(np.array(train, dtype=np.int64))
-    excluded = excluded_items(positives, np.array([39]), "exclude_heldout")
-    assume(40 - len(excluded) >= num_negatives)
-    rng = np.random.default_rng(seed)
-    samples = draw_samples(positives, excluded, 40, num_negatives, rng)
-    assert samples.items_S.dtype == np.int64
-    assert samples.labels_S.dtype == np.float32
-    assert len(samples) == len(train) * (1 + num_negatives)
-    groups = samples.items_S.reshape(len(train), 1 + num_negatives)
-    labels = samples.labels_S.reshape(groups.shape)
-    assert (labels[:, 0] == 1).all()
-    assert (labels[:, 1:] == 0).all()
-    assert Counter(groups[:, 0].tolist()) == Counter(train)
-    for group in groups[:, 1:].tolist():
-        assert len(set(group)) == num_negatives
-        assert set(group) <= set(range(40)) - set(excluded.tolist())
+    held = NUM_ITEMS - 1
+    assume(all(len({*row, held}) + num_negatives <= NUM_ITEMS for row in rows))
+    data = dataset(rows, [held] * len(rows))
+    result = drawn(data, list(range(len(rows))), num_negatives, seed, rule)
+    assert len(result) == len(rows)
+    for row, samples in zip(rows, result, strict=True):
+        assert samples.items_S.dtype == np.int64
+        assert samples.labels_S.dtype == np.float32
+        items = groups(samples, num_negatives)
+        labels = samples.labels_S.reshape(items.shape)
+        assert (labels[:, 0] == 1).all()
+        assert (labels[:, 1:] == 0).all()
+        assert Counter(items[:, 0].tolist()) == Counter(row)
+        excluded = {*row, held} if rule == "exclude_heldout" else set(row)
+        for group in items[:, 1:].tolist():
+            assert len(set(group)) == num_negatives
+            assert set(group) <= set(range(NUM_ITEMS)) - excluded
 
 
-@given(st.sets(st.integers(0, 39)))
-def test_nth_outside_counts_the_items_that_are_left(excluded: set[int]) -> None:
-    left = [item for item in range(40) if item not in excluded]
-    found = nth_outside(np.arange(len(left)), np.array(sorted(excluded), dtype=np.int64))
-    assert found.tolist() == left
+@given(USERS, st.data())
+def test_samples_do_not_depend_on_the_block(rows: list[list[int]], data: st.DataObject) -> None:
+    assume(all(len(set(row)) <= NUM_ITEMS - 2 for row in rows))
+    everyone = drawn(dataset(rows), list(range(len(rows))), 2)
+    some = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, unique=True))
+    for user, samples in zip(some, drawn(dataset(rows), some, 2), strict=True):
+        assert np.array_equal(samples.items_S, everyone[user].items_S)
 
 
 def test_honest_pool_keeps_heldout_items_and_the_other_rule_removes_them() -> None:
-    train, heldout = np.array([1, 4, 4, 6]), np.array([2, 4, 9])
-    assert excluded_items(train, heldout, "honest").tolist() == [1, 4, 6]
-    assert excluded_items(train, heldout, "exclude_heldout").tolist() == [1, 2, 4, 6, 9]
+    train = ragged([[1, 4, 4, 6], [], [2]])
+    held = np.array([[2, 4], [7, -1], [-1, -1]])
+    honest = excluded_items(train, held, "honest", 10)
+    assert honest.values.tolist() == [1, 4, 6, 2]
+    assert honest.lengths_U.tolist() == [3, 0, 1]
+    other = excluded_items(train, held, "exclude_heldout", 10)
+    assert other.values.tolist() == [1, 2, 4, 6, 7, 2]
+    assert other.lengths_U.tolist() == [4, 1, 1]
     with pytest.raises(ValueError, match=r"protocol\.negatives must be honest or"):
-        excluded_items(train, heldout, "other")
+        excluded_items(train, held, "other", 10)
 
 
 def test_an_honest_draw_can_be_the_heldout_item() -> None:
-    """Items 0–2 train, 3 is held out, 4 is any other: both are drawn for every positive."""
-    train = np.arange(3)
-    excluded = excluded_items(train, np.array([3]), "honest")
-    samples = draw_samples(train, excluded, 5, 2, np.random.default_rng(0))
-    assert all({3, 4} == set(group[1:]) for group in samples.items_S.reshape(3, 3).tolist())
+    """Items 0-37 train, 38 is held out, 39 is any other: both are drawn for every positive."""
+    data = dataset([list(range(38))], [38])
+    items = groups(drawn(data, [0], 2)[0], 2)
+    assert all({38, 39} == set(group) for group in items[:, 1:].tolist())
+    with pytest.raises(DataError, match=r"only 1 of 40 items"):
+        drawn(data, [0], 2, rule="exclude_heldout")
 
 
 def test_too_few_items_outside_is_an_error() -> None:
-    train = np.arange(7)
-    draw_samples(train, train, 10, 3, np.random.default_rng(0))
-    message = r"4 negatives .* only 3 of 10 items .*lower strategy\.num_negatives"
+    data = dataset([[0], list(range(37))])
+    drawn(data, [0, 1], 3)
+    message = r"4 negatives .* only 3 of 40 items .*lower strategy\.num_negatives"
     with pytest.raises(DataError, match=message):
-        draw_samples(train, train, 10, 4, np.random.default_rng(0))
+        drawn(data, [0, 1], 4)
 
 
-def test_same_stream_same_samples() -> None:
-    train = np.arange(0, 90, 3)
-    first, again = (draw_samples(train, train, 100, 4, np.random.default_rng(7)) for _ in "ab")
-    np.testing.assert_array_equal(first.items_S, again.items_S)
+def test_places_of_given_uniform_numbers() -> None:
+    """One user with items 1 and 3 of 5; 0, 2, 4 are left.
+
+    Order keys .9 and .2: item 3 comes first. Its numbers .0, .9 give the 0-th of three, then the
+    1-st (⌊.9 · 2⌋) of the two left: 0 and 4. Item 1's .7, .6: the 2-nd of three, then the 1-st of
+    two: 4 and 2.
+    """
+    uniforms = np.array([[0.9, 0.0, 0.9], [0.2, 0.7, 0.6]])
+    (samples,) = draw_samples(ragged([[1, 3]]), ragged([[1, 3]]), 5, uniforms)
+    assert samples.items_S.tolist() == [3, 0, 4, 1, 4, 2]
+    assert samples.labels_S.tolist() == [1, 0, 0, 1, 0, 0]
