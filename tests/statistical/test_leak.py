@@ -22,7 +22,7 @@ from client_app.engine import draw_epochs
 from conf.compose import compose
 from conf.tree import Config
 from models.rng import Role, derive_rng
-from models.types import Tensors
+from models.types import SumOfUpdates, Tensors
 
 
 def chance_band(num_users: int) -> float:
@@ -47,7 +47,9 @@ def train_alone(cfg: Config, dataset: Dataset, user: int, rounds: int) -> bool:
         stream = derive_rng(cfg.seed, Role.STRATEGY, user, round_)
         result = strategy.cohort_update(shared, block, [epochs], [stream])
         block = result.private
-        shared, state = strategy.server_update(shared, result.update, state)
+        total = SumOfUpdates(shared)
+        total.add(result.update)
+        shared, state = strategy.server_update(shared, total.result(), state)
     items = np.concatenate([[dataset.test_U[user]], dataset.test_candidates_UC[user]])[None]
     user_block = strategy.private_parameters(block)
     scores = strategy.model.score_candidates(shared, user_block, items)[0]
