@@ -29,8 +29,8 @@ from models.sam import BlockGradients, Radii
 from models.types import IntArray, Samples, Tensors
 
 EMBEDDING_STD = 0.01
-SCORE_PAIRS = 512
-"""Pairs scored at once: their activations stay in a core's cache."""
+SCORE_PAIRS = 2048
+"""Pairs scored at once, unless one user has more candidates: 1.8 MiB of activations for F = 32."""
 CANDIDATE_PAIRS = 1 << 16
 """Candidates whose distinct items share one table of first-layer halves (at most 32 MiB
 for F = 32)."""
@@ -93,12 +93,13 @@ class NeuMF(ScoringModel):
     def scores(self, shared: Tensors, private_block: Tensors, items_R: IntArray | None) -> Tensor:
         """Score items for a block of users. Returns (U, R), or (U, I) for ``items_R`` None.
 
-        Temporaries are bounded by SCORE_PAIRS activations, whatever U and I are.
+        Temporaries are bounded by the activations of SCORE_PAIRS pairs, whatever U and I are.
         """
         layers = Layers.pack(shared, self.widths)
         num_rows = len(shared["item_gmf"]) if items_R is None else len(items_R)
         user_UH, gate_UF = _user_halves(layers, private_block)
         out_UR = gate_UF.new_empty(len(gate_UF), num_rows)
+        room = _score_room(layers, SCORE_PAIRS)
         for start in range(0, num_rows, SCORE_PAIRS):
             part = slice(start, start + SCORE_PAIRS)
             rows = part if items_R is None else torch.from_numpy(items_R[part])
@@ -106,9 +107,11 @@ class NeuMF(ScoringModel):
             gmf_UC = gate_UF @ shared["item_gmf"][rows].T
             step = max(1, SCORE_PAIRS // len(item_CH))
             for users in (slice(u, u + step) for u in range(0, len(gate_UF), step)):
-                first_NH = (user_UH[users, None] + item_CH).flatten(0, 1)
-                gmf_N = gmf_UC[users].reshape(-1)
-                logits_N = layers.logits(layers.forward(first_NH), gmf_N)
+                gmf_uC = gmf_UC[users]
+                own = [tensor[: gmf_uC.numel()] for tensor in room]
+                first = own[0].view(*gmf_uC.shape, -1)
+                torch.add(user_UH[users, None], item_CH, out=first)
+                logits_N = layers.logits(layers.forward(own[0], own), gmf_uC.reshape(-1))
                 out_UR[users, part] = logits_N.view(-1, len(item_CH))
         return out_UR
 
@@ -146,6 +149,11 @@ def _user_halves(layers: Layers, private_block: Tensors) -> tuple[Tensor, Tensor
     return user_UH, private_block["user_gmf"] * layers.gmf_w_F
 
 
+def _score_room(layers: Layers, num_pairs: int) -> list[Tensor]:
+    """Memory for the activations of so many pairs, used again and again."""
+    return [layers.flat.new_empty(num_pairs, width) for width in layers.widths[1:]]
+
+
 def _candidates(
     layers: Layers, shared: Tensors, user_UH: Tensor, gate_UF: Tensor, items_UC: IntArray
 ) -> Tensor:
@@ -154,15 +162,18 @@ def _candidates(
     rows_UC, wanted_R = torch.from_numpy(rows.reshape(items_UC.shape)), torch.from_numpy(items_R)
     item_RH = shared["item_mlp"][wanted_R] @ layers.item_w_HE.T
     gmf_RF = shared["item_gmf"][wanted_R]
-    step = max(1, SCORE_PAIRS // max(1, items_UC.shape[1]))
-    out = [gate_UF.new_empty(0, items_UC.shape[1])]
-    for start in range(0, len(rows_UC), step):
-        rows_uC, users = rows_UC[start : start + step], slice(start, start + step)
-        first = item_RH[rows_uC] + user_UH[users, None]
-        gmf = (gmf_RF[rows_uC] * gate_UF[users, None]).sum(2)
-        logits = layers.logits(layers.forward(first.flatten(0, 1)), gmf.view(-1))
-        out.append(logits.view(gmf.shape))
-    return torch.cat(out)
+    step, out = max(1, SCORE_PAIRS // max(1, items_UC.shape[1])), gate_UF.new_empty(items_UC.shape)
+    room = _score_room(layers, max(SCORE_PAIRS, items_UC.shape[1]))
+    for users in (slice(u, u + step) for u in range(0, len(rows_UC), step)):
+        rows_uC = rows_UC[users]
+        own = [tensor[: rows_uC.numel()] for tensor in room]
+        torch.index_select(item_RH, 0, rows_uC.view(-1), out=own[0])
+        own[0].view(*rows_uC.shape, own[0].shape[1]).add_(user_UH[users, None])
+        gmf_NF = gmf_RF.index_select(0, rows_uC.view(-1))
+        gmf_uC = (gmf_NF.view(*rows_uC.shape, gmf_NF.shape[1]) @ gate_UF[users, :, None])[:, :, 0]
+        logits_N = layers.logits(layers.forward(own[0], own), gmf_uC.reshape(-1))
+        out[users] = logits_N.view(rows_uC.shape)
+    return out
 
 
 def _normal(rng: np.random.Generator, *shape: int) -> Tensor:
