@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
-from benchmarks import dense_samples, ways
+from benchmarks import dense_samples, two_processes, ways
 from benchmarks.made_up import Shape, Work, doubled, made_up
+from benchmarks.timing import Way, alternate
 from models.types import Tensors
 
 SHAPE = Shape(users=5, items=150, median_rows=30, least_rows=5, most_rows=60)
@@ -99,3 +101,32 @@ def test_made_up_cohort_has_the_shape_asked_for() -> None:
     assert sizes.max() <= 60
     for user in range(5):
         assert len(np.unique(dataset.train_of(user))) == sizes[user]
+
+
+def test_two_halves_add_up_to_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What both processes leave in their sums, here made one after the other in this one."""
+    monkeypatch.setattr(two_processes, "_mine", {})
+    overrides = [*CASES["fedrecgel"], "model.factors=4"]
+    whole = made_up(overrides, SHAPE)
+    total: Tensors = {name: torch.zeros_like(tensor) for name, tensor in whole.shared.items()}
+    weight = 0.0
+    for part in range(2):
+        sums: Tensors = {name: torch.ones_like(tensor) for name, tensor in total.items()}
+        two_processes._start(overrides, SHAPE, part, sums)
+        weight += two_processes._train_given()
+        given = {name: tensor.clone() for name, tensor in sums.items()}
+        two_processes._train_drawn()
+        for name, tensor in sums.items():
+            assert torch.equal(tensor, given[name])
+            total[name] += tensor
+    assert weight == SHAPE.users
+    # single precision, as the engines' contract has it: another order of sums
+    assert max(differences(total, ways.updates(whole).tensors).values()) < 1e-5
+
+
+def test_ways_take_turns_after_a_call_that_does_not_count() -> None:
+    calls = list[str]()
+    turns = {name: Way(partial(calls.append, name)) for name in "ab"}
+    seconds = alternate(turns, repeats=2, least_s=0.0)
+    assert "".join(calls) == "ab" + "ab" * 2
+    assert seconds.keys() == turns.keys()
