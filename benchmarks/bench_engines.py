@@ -117,7 +117,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--case", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--users", type=int, default=94)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument(
         "--quick", action="store_true", help="24 users, 2 repeats; writes no results"
     )

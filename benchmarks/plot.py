@@ -54,7 +54,7 @@ def save(path: Path, title: str, rows: Sequence[Sequence[Panel]]) -> None:
     """Draw rows of panels into a PNG; each curve's legend says its last slope."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-    from matplotlib.ticker import LogFormatter
+    from matplotlib.ticker import LogFormatter, StrMethodFormatter
 
     figure = Figure(figsize=(4.2 * len(rows[0]), 3.4 * len(rows)), layout="constrained")
     FigureCanvasAgg(figure)
@@ -68,7 +68,7 @@ def save(path: Path, title: str, rows: Sequence[Sequence[Panel]]) -> None:
             axis.set_xlabel(panel.x_label)
             axis.set_ylabel(panel.y_label)
             for ruler in (axis.xaxis, axis.yaxis):
-                ruler.set_major_formatter(LogFormatter())
+                ruler.set_major_formatter(StrMethodFormatter("{x:,g}"))
             axis.yaxis.set_minor_formatter(LogFormatter())
             axis.grid(visible=True, which="major", color="0.9")
             axis.legend(fontsize="small")
