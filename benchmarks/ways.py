@@ -17,7 +17,7 @@ from benchmarks.dense_fedavg import SGDClient
 from benchmarks.dense_models import MODULES, DenseModule
 from benchmarks.dense_style import Client, SAMClient, Server, TensorSamples
 from benchmarks.made_up import Work, private_of
-from client_app.engine import train_users
+from client_app.engine import blocks, train_users
 from client_app.parallel import in_order
 from models.rng import Role, derive_rng
 from models.types import CohortResult, IntArray, SumOfUpdates, Tensors, Update
@@ -89,8 +89,8 @@ def updates(work: Work, users: IntArray | None = None) -> Update:
     strategy, state, engine = work.strategy, work.state, work.cfg.engine
     size = engine.block_users if engine.name == "cohort" else 1
 
-    def train(start: int) -> CohortResult:
-        block = users[start : start + size]
+    def train(part: slice) -> CohortResult:
+        block = users[part]
         private = state.layout.unpack(state.rows(block, 0))
         epochs = [work.epochs[user] for user in block]
         rngs = [derive_rng(work.cfg.seed, Role.STRATEGY, 0, 1)] * len(block)
@@ -99,8 +99,8 @@ def updates(work: Work, users: IntArray | None = None) -> Update:
         return RecStrategy.cohort_update(strategy, work.shared, private, epochs, rngs)
 
     total = SumOfUpdates(work.shared)
-    starts = range(0, len(users), size)
-    for result in in_order(train, starts, engine.workers, engine.threads):
+    sizes_U = work.dataset.indptr[users + 1] - work.dataset.indptr[users]
+    for result in in_order(train, blocks(sizes_U, size), engine.workers, engine.threads):
         total.add(result.update)
     return total.result()
 

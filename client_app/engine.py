@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import overload
 
 import numpy as np
@@ -64,7 +65,7 @@ def train_users(
     """
     if not len(users):
         raise ValueError("there is no user to train")
-    users = _by_size(users, dataset)
+    users = users[np.lexsort((users, _sizes(users, dataset)))]
     rows_UP = state.rows(users, base_round)
     update_block, block_users = _engine(cfg)
 
@@ -79,7 +80,7 @@ def train_users(
 
     total, metrics = SumOfUpdates(shared), dict[str, float]()
     new_rows_UP = np.empty_like(rows_UP)
-    parts = _slices(len(users), block_users)
+    parts = blocks(_sizes(users, dataset), block_users)
     results = in_order(train, parts, cfg.engine.workers, cfg.engine.threads)
     for part, result in zip(parts, results, strict=True):
         new_rows_UP[part] = state.layout.pack(result.private)
@@ -114,13 +115,22 @@ def _engine(cfg: Config) -> tuple[BlockUpdate, int]:
     return engines[cfg.engine.name]
 
 
-def _by_size(users: IntArray, dataset: Dataset) -> IntArray:
-    sizes = dataset.indptr[users + 1] - dataset.indptr[users]
-    return users[np.lexsort((users, sizes))]
+def _sizes(users: IntArray, dataset: Dataset) -> IntArray:
+    return dataset.indptr[users + 1] - dataset.indptr[users]
 
 
-def _slices(count: int, size: int) -> list[slice]:
-    return [slice(start, start + size) for start in range(0, count, size)]
+def blocks(sizes_U: IntArray, block_users: int) -> list[slice]:
+    """Cut users, by ascending size, into blocks of about equal sums of sizes.
+
+    There are as many as blocks of ``block_users`` users would be; 1 gives single users.
+    """
+    count = -(-len(sizes_U) // block_users)
+    if block_users == 1:
+        return [slice(user, user + 1) for user in range(count)]
+    sums_U = np.cumsum(sizes_U)
+    shares = np.arange(1, count) * int(sums_U[-1]) / count
+    cuts = np.unique([0, *np.searchsorted(sums_U, shares, side="right"), len(sizes_U)])
+    return [slice(int(start), int(stop)) for start, stop in pairwise(cuts)]
 
 
 class _Streams(Sequence[np.random.Generator]):

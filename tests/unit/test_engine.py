@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 import tiny_run
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from client_app.engine import Trained, draw_epochs, train_users
+from client_app.engine import Trained, blocks, draw_epochs, train_users
 from client_app.failures import TrainError
 from client_app.runtime import Node
 from models.rng import Role, derive_rng
@@ -85,6 +87,28 @@ def test_workers_change_no_byte(tmp_path: Path, strategy: str) -> None:
     assert np.array_equal(one.rows, three.rows)
     assert all(torch.equal(t, three.update.tensors[n]) for n, t in one.update.tensors.items())
     assert one.metrics == three.metrics
+
+
+def test_blocks_by_hand() -> None:
+    """Sizes 1, 1, 2, 2, 6 in two blocks: 6 of 12 samples each."""
+    assert blocks(np.array([1, 1, 2, 2, 6]), 3) == [slice(0, 4), slice(4, 5)]
+    assert blocks(np.array([5, 5, 5]), 3) == [slice(0, 3)]
+    assert blocks(np.array([1, 1, 9]), 1) == [slice(0, 1), slice(1, 2), slice(2, 3)]
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=40), st.integers(1, 50))
+def test_blocks_cover_the_users_evenly(sizes: list[int], block_users: int) -> None:
+    """No block exceeds its share by more than one user's samples."""
+    ascending = np.sort(np.array(sizes))
+    parts = blocks(ascending, block_users)
+    covered = [user for part in parts for user in range(part.start, part.stop)]
+    assert covered == list(range(len(sizes)))
+    assert all(part.stop > part.start for part in parts)
+    count = -(-len(sizes) // block_users)
+    assert len(parts) <= count
+    if block_users > 1:
+        most = max(int(ascending[part].sum()) for part in parts)
+        assert most <= ascending.sum() / count + ascending.max()
 
 
 def test_sum_counts_and_rows(node: Node) -> None:
@@ -226,7 +250,7 @@ def test_errors_name_user_and_stage_and_quote_no_data(tmp_path: Path) -> None:
 
 def test_errors_of_a_block_name_its_users(node: Node) -> None:
     failing = Failing(StrategyConfig(), node.strategy.model)
-    with pytest.raises(TrainError, match=r"^users (\d+, ){4}\d+ and 1 more: training: IndexError"):
+    with pytest.raises(TrainError, match=r"^users (\d+, ){4}\d+ and \\d+ more: training: IndexError"):
         trained(node, range(20), strategy=failing)
 
 
