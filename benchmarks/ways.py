@@ -17,7 +17,7 @@ from benchmarks.dense_fedavg import SGDClient
 from benchmarks.dense_models import MODULES, DenseModule
 from benchmarks.dense_style import Client, SAMClient, Server, TensorSamples
 from benchmarks.made_up import Work, private_of
-from client_app.engine import blocks, train_users
+from client_app.engine import block_size, blocks, train_users
 from client_app.parallel import in_order
 from models.rng import Role, derive_rng
 from models.types import CohortResult, IntArray, SumOfUpdates, Tensors, Update
@@ -87,7 +87,7 @@ def updates(work: Work, users: IntArray | None = None) -> Update:
     """The engine's sum of updates from given samples, of the whole cohort or of some users."""
     users = work.users if users is None else users
     strategy, state, engine = work.strategy, work.state, work.cfg.engine
-    size = engine.block_users if engine.name == "cohort" else 1
+    size = block_size(strategy, work.cfg) if engine.name == "cohort" else 1
 
     def train(part: slice) -> CohortResult:
         block = users[part]

@@ -67,7 +67,7 @@ def train_users(
         raise ValueError("there is no user to train")
     users = users[np.lexsort((users, _sizes(users, dataset)))]
     rows_UP = state.rows(users, base_round)
-    update_block, block_users = _engine(cfg)
+    update_block, block_users = _engine(strategy, cfg)
 
     def train(part: slice) -> CohortResult:
         block = users[part]
@@ -106,13 +106,14 @@ _loop: BlockUpdate = RecStrategy.cohort_update
 """The contract's own definition: ``client_update`` user by user."""
 
 
-def _engine(cfg: Config) -> tuple[BlockUpdate, int]:
+def _engine(strategy: RecStrategy, cfg: Config) -> tuple[BlockUpdate, int]:
     """How a block is trained and its number of users; one for ``loop``, to name who failed."""
-    engines: dict[str, tuple[BlockUpdate, int]] = {
-        "cohort": (_cohort, cfg.engine.block_users),
-        "loop": (_loop, 1),
-    }
-    return engines[cfg.engine.name]
+    return (_loop, 1) if cfg.engine.name == "loop" else (_cohort, block_size(strategy, cfg))
+
+
+def block_size(strategy: RecStrategy, cfg: Config) -> int:
+    """Users of a block on average in the cohort engine."""
+    return cfg.engine.block_users or strategy.model.block_users
 
 
 def _sizes(users: IntArray, dataset: Dataset) -> IntArray:

@@ -75,9 +75,9 @@ class EngineConfig:
     workers: int = 1
     """Blocks of users trained at once, each by a Python thread; more than one pays on a node
     with several cores, of which it then uses ``workers`` × ``threads``."""
-    block_users: int = 32
+    block_users: int | None = None
     """Users trained at once by the cohort engine, on average: blocks have about equal numbers
-    of samples."""
+    of samples. None: what suits the model."""
     evaluation_block: int = 64
     """Users ranked at once."""
 

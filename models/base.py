@@ -24,6 +24,9 @@ class ScoringModel(ABC):
 
     item_tables: ClassVar[frozenset[str]]
     """Names of the shared tensors whose first dimension is the catalogue."""
+    block_users: ClassVar[int] = 32
+    """Users that are trained at once by default: enough to share what a block shares, few enough
+    for a node's workers to have some blocks each."""
 
     @abstractmethod
     def init_shared(self, num_items: int, rng: np.random.Generator) -> Tensors:

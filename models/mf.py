@@ -42,6 +42,7 @@ class MatrixFactorisation(ScoringModel):
     """Standard deviation of the normal draw of every embedding entry."""
 
     item_tables: ClassVar[frozenset[str]] = frozenset({ITEM})
+    block_users: ClassVar[int] = 128  # a user takes microseconds: calls would dominate
 
     def __post_init__(self) -> None:
         if self.factors < 1:

@@ -21,7 +21,7 @@ from models.sam import NORM_EPS, Radii
 from models.tables import sum_tables
 from models.types import Samples
 
-MAX_SAMPLES = 32768
+MAX_SAMPLES = 65536
 """Samples worked on together, so that their rows stay in cache, and their cells as well:
 ``layout_of`` allows a bounded number a sample."""
 
