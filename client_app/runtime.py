@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import TypeVar
 
 import numpy as np
@@ -72,6 +73,8 @@ class Recent(OrderedDict[K, V]):
         return [self.popitem(last=False)[1] for _ in range(len(self) - self._size)]
 
 
+_lock = Lock()
+"""Guards the caches below: nodes of an in-process grid may work at the same time."""
 _stores: Recent[tuple[Path, str], tuple[int, UserStore]] = Recent(OPEN_STORES)
 _decoded: Recent[bytes, Tensors] = Recent(DECODED)
 
@@ -166,10 +169,11 @@ def decode_shared(record: ArrayRecord) -> tuple[Tensors, bytes]:
         digest.update(f"{name}\0{array.dtype}{array.shape}{array.stype}\0".encode())
         digest.update(array.data)
     key = digest.digest()
-    shared = _decoded.fetch(key)
-    if shared is None:
-        shared = from_arrays(record)
-        _decoded.keep(key, shared)
+    with _lock:
+        shared = _decoded.fetch(key)
+        if shared is None:
+            shared = from_arrays(record)
+            _decoded.keep(key, shared)
     return shared, key
 
 
@@ -190,12 +194,13 @@ def _application(
 def _open_store(path: Path, owner: str) -> UserStore:
     """The open store, opened anew where the file was removed or replaced meanwhile."""
     key = (path, owner)
-    found = _stores.fetch(key)
-    if found is not None and path.exists() and path.stat().st_ino == found[0]:
-        return found[1]
-    if found is not None:
-        found[1].close()
-    store = UserStore(path, owner)
-    for _, old in _stores.keep(key, (path.stat().st_ino, store)):
-        old.close()
-    return store
+    with _lock:
+        found = _stores.fetch(key)
+        if found is not None and path.exists() and path.stat().st_ino == found[0]:
+            return found[1]
+        if found is not None:
+            found[1].close()
+        store = UserStore(path, owner)
+        for _, old in _stores.keep(key, (path.stat().st_ino, store)):
+            old.close()
+        return store

@@ -21,6 +21,7 @@ AT_LEAST = {
     "engine.block_users": 1,
     "engine.evaluation_block": 1,
     "federation.num_nodes": 1,
+    "federation.workers": 1,
     "federation.rounds": 1,
     "federation.retries": 0,
     "federation.checkpoint_every": 1,

@@ -89,6 +89,8 @@ class FederationConfig:
     grid: Literal["ray", "local"] = "ray"
     num_nodes: int = 2
     """Nodes of a simulation; users are split into this many contiguous shards."""
+    workers: int | None = None
+    """Nodes that work at once on the in-process grid; None: as many as the cores allow."""
     rounds: int = 100
     fraction: float = 0.1
     """Share of the users sampled a round; the cohort is its floor, at least one user."""

@@ -60,8 +60,7 @@ class RoundRecord:
     bytes_up: int
     bytes_down: int
     seconds: dict[str, float]
-    """``train`` and ``evaluate``: wall time of the exchanges; ``messages``: the part of these
-    beyond the slowest node's own work; ``server``: sampling, summing, the server's step."""
+    """The round's wall time by part, as ``server_app.meter.PARTS`` has them."""
     failures: int
     """Messages without a usable reply, of training and evaluation; those sent before the first
     round count to it."""

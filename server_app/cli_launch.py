@@ -49,12 +49,14 @@ def launch(overrides: Sequence[str], config: Config, console: Console) -> RunRes
 
 
 def _in_process(config: Config, progress: RoundProgress) -> RunResult:
+    from server_app.concurrency import local_workers
     from server_app.grid import LocalGrid
     from server_app.run import run_server
 
     log = Path(config.output) / str(config.name) / LOG
     with flower_log(log, told=remarks(config)):
-        return run_server(LocalGrid(config.federation.num_nodes), config, [progress])
+        grid = LocalGrid(config.federation.num_nodes, workers=local_workers(config))
+        return run_server(grid, config, [progress])
 
 
 def _by_flower(overrides: Sequence[str], config: Config, progress: RoundProgress) -> RunResult:

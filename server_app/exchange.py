@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from server_app.pickup import hand_over
+
 NUMBER_BYTES = 8
 POLL_SHARE, POLL_MIN_S, POLL_MAX_S = 0.1, 0.005, 0.25
 
@@ -48,6 +50,7 @@ class Courier:
         started = time.monotonic()
         self._forget_the_gone()
         accepted = {i for i in self.grid.push_messages(messages) if i} if messages else set()
+        hand_over(messages)
         node_of = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
         self.bytes_down += sum(content_bytes(m.content) for m in messages)
         waiting, replies = set(accepted), list[Message]()

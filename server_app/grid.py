@@ -12,6 +12,7 @@ import secrets
 import traceback
 import uuid
 from collections.abc import Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 import numpy as np
 from flwr.app import (
@@ -36,10 +37,12 @@ SERVER_NODE_ID = 1
 
 
 class LocalGrid(Grid):
-    """Runs one waiting message a pull, in the order sent or in a shuffled one.
+    """Runs waiting messages at a pull, in the order sent or in a shuffled one.
 
-    Working at the pull keeps deadlines meaningful: a node that has not had its turn when the
-    server stops waiting is late, and its reply comes with a later pull.
+    A pull begins as many as there are ``workers`` to spare, each in a thread, and waits for the
+    first reply; one worker is the caller's own thread. Working at the pull keeps deadlines
+    meaningful: a node that has not had its turn when the server stops waiting is late, and its
+    reply comes with a later pull. A node works on one message at a time.
     """
 
     def __init__(
@@ -47,7 +50,13 @@ class LocalGrid(Grid):
         num_nodes: int,
         client_app: ClientApp | None = None,
         shuffle_seed: int | None = None,
+        workers: int = 1,
     ) -> None:
+        self.workers = workers
+        self._pool = ThreadPoolExecutor(workers, "node") if workers > 1 else None
+        self._running: dict[Future[Message], Message] = {}
+        self._done: dict[str, Message] = {}
+        """Replies nobody has asked for yet, by id of the message they answer."""
         self._client_app = default_client_app if client_app is None else client_app
         self._order = None if shuffle_seed is None else np.random.default_rng(shuffle_seed)
         self._run = Run.create_empty(run_id=secrets.randbits(63))
@@ -92,13 +101,34 @@ class LocalGrid(Grid):
         return accepted
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Run the next waiting message among ``message_ids`` and return its reply."""
+        """Run waiting messages among ``message_ids`` until there is a reply; returns all there are.
+
+        An empty answer means that none of the messages is left.
+        """
         wanted = set(message_ids)
-        ready = [i for i in self._waiting if i in wanted]
+        while self._begin(wanted) and not self._done.keys() & wanted:
+            done, _ = wait(self._running, return_when=FIRST_COMPLETED)
+            for future in done:
+                self._done[self._running.pop(future).metadata.message_id] = future.result()
+        return [self._done.pop(i) for i in list(self._done) if i in wanted]
+
+    def _begin(self, wanted: set[str]) -> bool:
+        """Give idle workers messages; whether any message is being worked on by another thread."""
+        while len(self._running) < self.workers and (message := self._next(wanted)):
+            if self._pool is None:
+                self._done[message.metadata.message_id] = self._handle(message)
+                break
+            self._running[self._pool.submit(self._handle, message)] = message
+        return bool(self._running)
+
+    def _next(self, wanted: set[str]) -> Message | None:
+        busy = {message.metadata.dst_node_id for message in self._running.values()}
+        waiting = self._waiting.items()
+        ready = [i for i, m in waiting if i in wanted and m.metadata.dst_node_id not in busy]
         if not ready:
-            return []
+            return None
         turn = 0 if self._order is None else int(self._order.integers(len(ready)))
-        return [self._handle(self._waiting.pop(ready[turn]))]
+        return self._waiting.pop(ready[turn])
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None

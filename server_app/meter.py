@@ -3,34 +3,56 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from server_app.concurrency import least_seconds, working_at_once
 from server_app.exchange import Courier
+
+PARTS = {
+    "train": "training",
+    "evaluate": "evaluation",
+    "messages": "messages",
+    "server": "server",
+    "checkpoint": "checkpoints",
+    "other": "other",
+}
+"""Parts of a round's wall time, with their names in reports. Of an exchange, what the nodes
+need at least, as many at once as can work at once, is ``train`` or ``evaluate`` and the rest
+is ``messages``; ``checkpoint`` is that of the round before."""
 
 
 class RoundMeter:
-    """Measures named parts of a round, and what the courier carried since it was made."""
+    """Measures the parts of a round, and what the courier carried since it was made."""
 
-    def __init__(self, courier: Courier) -> None:
+    def __init__(self, courier: Courier, checkpoint: float = 0.0) -> None:
+        """``checkpoint``: seconds that the last checkpoint took."""
         self._courier = courier
         self._up, self._down = courier.bytes_up, courier.bytes_down
         self._late = courier.dropped_late
-        self._work = 0.0
-        self.seconds = {"train": 0.0, "evaluate": 0.0, "messages": 0.0, "server": 0.0}
+        self._started = time.perf_counter()
+        self._parts = dict.fromkeys(PARTS, 0.0) | {"checkpoint": checkpoint}
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
         """Add the wall time of the block to ``name``."""
         started = time.perf_counter()
         yield
-        self.seconds[name] += time.perf_counter() - started
+        self._parts[name] += time.perf_counter() - started
 
-    def node_work(self, seconds: float) -> None:
-        """Say how long the slowest node of an exchange worked; the rest went to messages."""
-        exchanges = self.seconds["train"] + self.seconds["evaluate"]
-        self._work += seconds
-        self.seconds["messages"] = max(0.0, exchanges - self._work)
+    def node_work(self, name: str, seconds: Sequence[float]) -> None:
+        """Say how long each node of the exchange ``name`` worked; the rest went to messages."""
+        at_once = working_at_once(self._courier.grid, len(seconds))
+        work = min(self._parts[name], least_seconds(seconds, at_once))
+        self._parts["messages"] += self._parts[name] - work
+        self._parts[name] = work
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Parts that add up to the time since the meter was made, and the checkpoint before."""
+        spent = time.perf_counter() - self._started
+        known = sum(self._parts.values()) - self._parts["checkpoint"]
+        return self._parts | {"other": max(0.0, spent - known)}
 
     @property
     def bytes_up(self) -> int:

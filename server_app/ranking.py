@@ -23,8 +23,8 @@ class Ranking:
 
     metrics: dict[str, float]
     counts: dict[str, float]
-    seconds: float = 0.0
-    """The longest a node took."""
+    seconds: tuple[float, ...] = ()
+    """How long each node took."""
 
     def visible(self, sealed: bool) -> dict[str, float]:
         """The metrics that may be shown; test figures only where they are not sealed."""
@@ -41,7 +41,7 @@ def summarise(replies: Sequence[EvaluateReply], item_counts_I: IntArray | None) 
     exposures = [r.exposure_I for r in replies if r.exposure_I is not None]
     if item_counts_I is not None and exposures and len(exposures) == len(replies):
         metrics |= catalogue_statistics(np.sum(exposures, axis=0), item_counts_I)
-    return Ranking(metrics, counts, max((r.seconds for r in replies), default=0.0))
+    return Ranking(metrics, counts, tuple(reply.seconds for reply in replies))
 
 
 def catalogue_statistics(exposure_I: IntArray, item_counts_I: IntArray) -> Mapping[str, float]:

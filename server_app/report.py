@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Group
 
+from server_app.meter import PARTS
 from server_app.ranking import COVERAGE, POPULARITY_SHARE, TOP_SHARE
 from server_app.results import RunResult, load_result
 from server_app.tables import FittedTable, Row
@@ -56,8 +57,19 @@ def result_table(result: RunResult) -> FittedTable:
             [f"Run {result.name}", _users(result), f"{result.num_items} items", rule],
             ["HR, NDCG and coverage in per cent", "± standard error over users"],
             CATALOGUE_NOTE,
+            *([[timing]] if (timing := time_line(result)) else []),
         ],
     )
+
+
+def time_line(result: RunResult) -> str:
+    """Wall time of the rounds and its parts; empty for a result without them."""
+    seconds = {part: result.totals.get(f"seconds_{part}", 0.0) for part in PARTS}
+    total = sum(seconds.values())
+    if total <= 0:
+        return ""
+    shares = [f"{PARTS[part]} {value / total:.0%}" for part, value in seconds.items()]
+    return f"{result.rounds} rounds in {total:.1f} s: {', '.join(shares)}"
 
 
 def runs_table(results: Iterable[RunResult]) -> Group:

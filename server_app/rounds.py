@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -64,6 +65,8 @@ class RoundLoop:
         self._resume_from = resume_from
         self._measure = measure_of(cfg)
         self._sealed = is_sealed(cfg)
+        self.checkpoint_seconds = 0.0
+        """Of the checkpoint since the last round's record."""
         self.round = 0 if resume_from is None else resume_from.round
         self.selection = Selection() if resume_from is None else resume_from.selection
         self.best: Tensors = {} if resume_from is None else resume_from.best
@@ -108,7 +111,8 @@ class RoundLoop:
     # ---- one round -----------------------------------------------------------------------
     def _round(self, strategy: RecStrategy, num_rounds: int) -> RoundRecord:
         server_round = self.round + 1
-        meter = RoundMeter(self._tools.courier)
+        meter = RoundMeter(self._tools.courier, self.checkpoint_seconds)
+        self.checkpoint_seconds = 0.0
         uplinks = self._train(strategy, server_round, meter)
         ranking = None
         if server_round % self._cfg.evaluation.every == 0 or server_round == num_rounds:
@@ -125,7 +129,7 @@ class RoundLoop:
         trainer = self._tools.trainer
         with meter.part("train"):
             uplinks = trainer.train(strategy, server_round, self._keep_rounds())
-        meter.node_work(max(uplink.seconds for uplink in uplinks))
+        meter.node_work("train", [uplink.seconds for uplink in uplinks])
         with meter.part("server"):
             trainer.step(strategy, server_round, uplinks)
         return uplinks
@@ -138,7 +142,7 @@ class RoundLoop:
                 strategy.shared,
                 full=self._cfg.evaluation.full == "each",
             )
-        meter.node_work(ranking.seconds)
+        meter.node_work("evaluate", ranking.seconds)
         self.selection = consider(
             self.selection, server_round, ranking.metrics, ranking.counts, self._measure
         )
@@ -181,7 +185,7 @@ class RoundLoop:
         return (checkpoints.newest, *sorted(others - {checkpoints.newest}))
 
     def _save(self, strategy: RecStrategy) -> None:
-        identity = self._identity
+        started, identity = time.perf_counter(), self._identity
         self._tools.checkpoints.save(
             Checkpoint(
                 round=self.round,
@@ -195,3 +199,4 @@ class RoundLoop:
                 best=self.best,
             )
         )
+        self.checkpoint_seconds += time.perf_counter() - started

@@ -91,13 +91,17 @@ class _Run:
         )
         result = self._result(loop, self._selected(loop), popularity)
         result.save()
-        refuse_client_errors(result.rounds, client_errors(self._records()))
+        refuse_client_errors(result.rounds, client_errors(self._records(loop)))
         return result
 
-    def _records(self) -> list[dict[str, object]]:
-        """The rounds' records, and what failed in the exchanges after them."""
+    def _records(self, loop: RoundLoop) -> list[dict[str, object]]:
+        """The rounds' records; the last checkpoint, and what failed in exchanges after them."""
         after = self.tools.gatherer.failures
-        outside: dict[str, object] = {"failures": after.count, "client_errors": after.client_errors}
+        outside: dict[str, object] = {
+            "failures": after.count,
+            "client_errors": after.client_errors,
+            "seconds": {"checkpoint": loop.checkpoint_seconds},
+        }
         return [*read_metrics(self.folder.path), outside]
 
     def _loop(self) -> RoundLoop:
@@ -168,7 +172,7 @@ class _Run:
             metrics=ranking.metrics,
             counts=ranking.counts,
             popularity=None if popularity is None else popularity.metrics,
-            totals=totals_of(self._records()),
+            totals=totals_of(self._records(loop)),
         )
 
 

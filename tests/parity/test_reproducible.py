@@ -16,17 +16,21 @@ from server_app.run import run_server
 STRATEGIES = ["fedrecgel", "fedncf", "fedavg", "fedmf"]
 
 
-def run(folder: Path, name: str, *overrides: str, shuffle: int | None = None) -> RunResult:
+def run(
+    folder: Path, name: str, *overrides: str, shuffle: int | None = None, workers: int = 1
+) -> RunResult:
     cfg = small_config(folder, f"name={name}", "federation.num_nodes=4", *overrides)
-    return run_server(LocalGrid(4, shuffle_seed=shuffle), cfg)
+    return run_server(LocalGrid(4, shuffle_seed=shuffle, workers=workers), cfg)
 
 
+@pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_the_order_of_replies_does_not_matter(tmp_path: Path, strategy: str) -> None:
+def test_the_order_of_replies_does_not_matter(tmp_path: Path, strategy: str, workers: int) -> None:
+    """Nodes one by one in another order, or several at once."""
     model = {"fedavg": "mf", "fedmf": "mf"}.get(strategy, "neumf")
     chosen = (f"strategy={strategy}", "model.factors=4")
     first = run(tmp_path, "a", *chosen)
-    second = run(tmp_path, "b", *chosen, shuffle=11)
+    second = run(tmp_path, "b", *chosen, shuffle=11, workers=workers)
     assert first.model == model
     assert final_tensors(first.folder) == final_tensors(second.folder)
     assert best_tensors(first.folder) == best_tensors(second.folder)

@@ -250,7 +250,9 @@ def test_errors_name_user_and_stage_and_quote_no_data(tmp_path: Path) -> None:
 
 def test_errors_of_a_block_name_its_users(node: Node) -> None:
     failing = Failing(StrategyConfig(), node.strategy.model)
-    with pytest.raises(TrainError, match=r"^users (\d+, ){4}\d+ and \d+ more: training: IndexError"):
+    with pytest.raises(
+        TrainError, match=r"^users (\d+, ){4}\d+ and \d+ more: training: IndexError"
+    ):
         trained(node, range(20), strategy=failing)
 
 

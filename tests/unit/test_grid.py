@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
@@ -121,3 +124,79 @@ def test_content_bytes_counts_the_payload() -> None:
 def test_node_ids_are_random(nodes: int) -> None:
     first, second = LocalGrid(nodes, counting_app()), LocalGrid(nodes, counting_app())
     assert not set(first.get_node_ids()) & set(second.get_node_ids())
+
+
+# ---- several workers -----------------------------------------------------------------------
+class Meeting:
+    """A client that waits in ``train`` until so many nodes are there, or for the gate."""
+
+    def __init__(self, parties: int) -> None:
+        self.app, self.gate = ClientApp(), threading.Event()
+        self.here: list[int] = []
+        barrier = threading.Barrier(parties, timeout=20)
+
+        @self.app.train()
+        def train(message: Message, context: Context) -> Message:
+            self.here.append(message.metadata.dst_node_id)
+            barrier.wait()
+            return Message(RecordDict(), reply_to=message)
+
+        @self.app.evaluate()
+        def evaluate(message: Message, context: Context) -> Message:
+            self.here.append(message.metadata.dst_node_id)
+            assert self.gate.wait(20)
+            return Message(RecordDict(), reply_to=message)
+
+
+def test_workers_run_nodes_at_the_same_time() -> None:
+    """With one worker the first node would wait for the second for ever."""
+    grid = LocalGrid(4, Meeting(2).app, workers=2)
+    replies = list(grid.send_and_receive([request(n) for n in grid.get_node_ids()]))
+    assert len(replies) == 4
+    assert not any(reply.has_error() for reply in replies)
+
+
+def test_no_more_nodes_at_once_than_workers() -> None:
+    meeting = Meeting(2)
+    grid = LocalGrid(5, meeting.app, workers=2)
+    ids = list(grid.push_messages([request(n, "evaluate") for n in grid.get_node_ids()]))
+    pulled: list[Message] = []
+    server = threading.Thread(target=lambda: pulled.extend(grid.pull_messages(ids)))
+    server.start()
+    while len(meeting.here) < 2:
+        time.sleep(0.001)
+    time.sleep(0.05)
+    assert len(meeting.here) == 2
+    meeting.gate.set()
+    server.join(20)
+    assert pulled
+    while len(pulled) < 5:
+        pulled.extend(grid.pull_messages(ids))
+    assert list(grid.pull_messages(ids)) == []
+
+
+def test_a_node_works_on_one_message_at_a_time() -> None:
+    """Two messages to one node: the second is begun when the first is answered."""
+    meeting = Meeting(2)
+    grid = LocalGrid(2, meeting.app, workers=2)
+    one, two = grid.get_node_ids()
+    grid_messages = [request(one, "evaluate"), request(one, "evaluate"), request(two, "evaluate")]
+    ids = list(grid.push_messages(grid_messages))
+    timer = threading.Timer(0.1, meeting.gate.set)
+    timer.start()
+    assert grid.pull_messages(ids)
+    assert meeting.here[:2] == [one, two]
+
+
+def test_an_unwanted_reply_waits_to_be_asked_for() -> None:
+    meeting = Meeting(1)
+    grid = LocalGrid(2, meeting.app, workers=2)
+    ids = list(grid.push_messages([request(n) for n in grid.get_node_ids()]))
+    found = [*grid.pull_messages(ids[:1]), *grid.pull_messages(ids[1:])]
+    assert [reply.metadata.reply_to_message_id for reply in found] == ids
+
+
+def test_an_exception_in_a_worker_is_an_error_reply() -> None:
+    grid = LocalGrid(2, counting_app(), workers=2)
+    replies = grid.send_and_receive([request(n, "evaluate") for n in grid.get_node_ids()])
+    assert [reply.has_error() for reply in replies] == [True, True]

@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console, RenderableType
 
 from server_app.errors import ServerError
-from server_app.report import mean_sd, result_table, runs_table, standard_error
+from server_app.meter import PARTS
+from server_app.report import mean_sd, result_table, runs_table, standard_error, time_line
 from server_app.results import RunResult, load_result, totals_of
 from server_app.tables import lines_of
 
@@ -64,6 +65,19 @@ def test_fewer_users_behind_the_figures_are_named(tmp_path: Path) -> None:
     assert "figures over 80 of 100 users" in text_of(result_table(fewer))
     mixed = replace(whole, counts={**fewer.counts, "test/sampled/hr@10": 90.0})
     assert "figures over 80 to 90 of 100 users" in text_of(result_table(mixed))
+
+
+def test_the_rounds_time_is_told_by_part(tmp_path: Path) -> None:
+    """6 + 1 + 2 + 0.5 + 0.25 + 0.25 s."""
+    parts = zip(PARTS, (6, 1, 2, 0.5, 0.25, 0.25), strict=True)
+    timed = replace(result(tmp_path), totals={f"seconds_{k}": float(v) for k, v in parts})
+    line = (
+        "10 rounds in 10.0 s: training 60%, evaluation 10%, messages 20%, server 5%, "
+        "checkpoints 2%, other 2%"
+    )
+    assert time_line(timed) == line
+    assert line in text_of(result_table(timed))
+    assert time_line(result(tmp_path)) == ""
 
 
 def test_a_narrow_terminal_gets_two_tables_and_whole_cells(tmp_path: Path) -> None:
