@@ -15,7 +15,6 @@ from itertools import pairwise
 from typing import overload
 
 import numpy as np
-import torch
 
 from client_app.data import Dataset
 from client_app.failures import TrainError, named, stage
@@ -25,6 +24,7 @@ from client_app.private_rows import RowBlock
 from client_app.private_state import PrivateState
 from conf.tree import Config
 from models.rng import Role, UserStreams, derive_rng
+from models.tables import is_finite
 from models.types import CohortResult, IntArray, Samples, SumOfUpdates, Tensors, Update
 from strategies.base import RecStrategy
 
@@ -182,7 +182,7 @@ def _check_rows(rows_UP: RowBlock, users: IntArray, strategy: RecStrategy) -> No
 
 def _check_update(update: Update, users: IntArray, strategy: RecStrategy) -> None:
     for name, tensor in update.tensors.items():
-        if not bool(torch.isfinite(tensor).all()):
+        if not is_finite(tensor):
             raise TrainError(
                 f"{named(users)}: training: the update of {name!r} is not finite; "
                 f"lower {_local_rates(strategy)}"

@@ -127,11 +127,15 @@ def roll_back(
     return replace(run, incarnation=incarnation, last_round=known, exact_from=exact_from)
 
 
+def drop_answers(db: sqlite3.Connection, run: RunRow) -> None:
+    """Drop answers, so that with the next one as many are left as are kept."""
+    db.execute(PRUNE_ANSWERS, (run.id, ANSWERS_KEPT - 1))
+
+
 def prune(db: sqlite3.Connection, run: RunRow, key: TrainKey, users: IntArray) -> None:
-    """Drop these users' rows, and answers, that are no longer needed; note what is complete."""
+    """Drop these users' rows that are no longer needed; note what is complete."""
     keep = sorted({key.checkpoint, key.base_round, *key.keep_rounds})
     db.execute(PRUNE_ROWS, (as_json(users), run.id, key.checkpoint, json.dumps(keep)))
-    db.execute(PRUNE_ANSWERS, (run.id, ANSWERS_KEPT))
     exact_from = max(run.exact_from, key.checkpoint)
     exact = [r for r in keep if run.is_exact(r) and r < exact_from]
     db.execute(
@@ -142,4 +146,4 @@ def prune(db: sqlite3.Connection, run: RunRow, key: TrainKey, users: IntArray) -
 
 def as_json(users: IntArray) -> str:
     """User indices for SQLite's ``json_each``: one statement a block of users."""
-    return json.dumps([int(user) for user in users])
+    return json.dumps(users.tolist())

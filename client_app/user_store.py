@@ -14,7 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from client_app.private_rows import RowBlock, RowLayout
-from client_app.retention import RunRow, TrainKey, as_json, find_run, prune, roll_back
+from client_app.retention import (
+    RunRow,
+    TrainKey,
+    as_json,
+    drop_answers,
+    find_run,
+    prune,
+    roll_back,
+)
 from client_app.store_file import StoreError, StoreFile
 from models.types import IntArray
 
@@ -29,6 +37,11 @@ CROSS JOIN state ON state.run=?2 AND state.user=wanted.value AND state.round=(
   SELECT max(round) FROM state AS s WHERE s.run=?2 AND s.user=wanted.value AND s.round<=?3)
 """
 
+
+WRITE = """
+INSERT OR REPLACE INTO state
+SELECT ?1, value, ?2, substr(?3, key * ?4 + 1, ?4) FROM json_each(?5)
+"""
 
 LOST = "its private state was never here, or the file was removed or replaced"
 
@@ -145,11 +158,9 @@ class UserStore:
             run = roll_back(db, run, key.incarnation, key.resumed_from, self.path)
             if (stored := self._answer(db, run, key)) is not None:
                 return stored
-            blobs = (row.tobytes() for row in rows)
-            db.executemany(
-                "INSERT OR REPLACE INTO state VALUES (?, ?, ?, ?)",
-                ((run.id, int(u), key.round, blob) for u, blob in zip(users, blobs, strict=True)),
-            )
+            block = (rows.tobytes(), run.row_bytes, as_json(users))
+            db.execute(WRITE, (run.id, key.round, *block))
+            drop_answers(db, run)  # the new answer then takes the pages of the old one
             db.execute(
                 "INSERT OR REPLACE INTO answer VALUES (?, ?, ?, ?)",
                 (run.id, key.round, key.digest, answer),

@@ -49,3 +49,8 @@ def sum_tables(tables: Sequence[Tensor]) -> Tensor:
 def mean_tables(tables: Sequence[Tensor]) -> Tensor:
     """Mean of tables of one shape."""
     return tables[0] if len(tables) == 1 else sum_tables(tables) / len(tables)
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Whether all entries are finite; a sum alone says so unless it overflows."""
+    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())

@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 from server_app.pickup import hand_over
 
 NUMBER_BYTES = 8
-POLL_SHARE, POLL_MIN_S, POLL_MAX_S = 0.1, 0.005, 0.25
+POLL_SHARE, POLL_MIN_S, POLL_MAX_S = 0.05, 0.002, 0.25
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,13 @@ class Courier:
         self.bytes_down += sum(content_bytes(m.content) for m in messages)
         waiting, replies = set(accepted), list[Message]()
         while waiting:
-            replies += self._pull(waiting)
+            arrived = self._pull(waiting)
+            replies += arrived
             waited = time.monotonic() - started
             if not waiting or waited >= deadline_s:
                 break
+            if arrived:
+                continue  # more may have come meanwhile
             time.sleep(min(max(POLL_SHARE * waited, POLL_MIN_S), POLL_MAX_S, deadline_s - waited))
         self._late |= {i: node_of[i] for i in waiting}
         return Delivery(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import torch
 from flwr.app import ConfigRecord, Message
 
 from conf.tree import Config
+from models.tables import is_finite
 from models.types import IntArray, Tensors
 from server_app.errors import RoundError
 from server_app.gather import Gatherer
@@ -80,7 +80,7 @@ class Trainer:
         before = strategy.shared, strategy.server_state
         strategy.apply(uplinks)
         for name, tensor in (strategy.shared | strategy.server_state).items():
-            if not bool(torch.isfinite(tensor).all()):
+            if not is_finite(tensor):
                 strategy.shared, strategy.server_state = before
                 raise RoundError(
                     f"round {server_round}: the server's step makes {name!r} infinite or NaN; "

@@ -9,6 +9,7 @@ import torch
 from flwr.app import Array, ArrayRecord
 from torch import Tensor
 
+from models.tables import is_finite
 from models.types import Tensors
 
 INDEX, VALUES = "#index", "#rows"
@@ -94,5 +95,5 @@ def _check(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype
     if tuple(tensor.shape) != shape or tensor.dtype != dtype:
         got = f"{tuple(tensor.shape)} {tensor.dtype}"
         raise WireError(f"tensor {name!r} is {got}, expected {shape} {dtype}")
-    if not bool(torch.isfinite(tensor).all()):
+    if not is_finite(tensor):
         raise WireError(f"tensor {name!r} holds NaN or infinite values")

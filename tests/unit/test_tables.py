@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from models.tables import add_table, mean_tables, row_table, sum_tables
+from models.tables import add_table, is_finite, mean_tables, row_table, sum_tables
 from models.types import SumOfUpdates, Update
 
 
@@ -59,3 +59,15 @@ def test_updates_may_be_sparse() -> None:
     for _ in range(2):
         summed.add(Update({"items": rows(9)}, 1.0))
     assert torch.equal(summed.result().tensors["items"], 2 * expected(9))
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_is_finite(bad: float) -> None:
+    """Also where the sum of finite numbers is not, and where infinities cancel."""
+    assert is_finite(torch.tensor([1.0, -2.0]))
+    assert is_finite(torch.zeros(0))
+    assert is_finite(torch.full((4,), 3e38))
+    assert is_finite(torch.tensor([1, 2]))
+    assert not is_finite(torch.tensor([1.0, bad, 2.0]))
+    assert not is_finite(torch.tensor([bad, -bad]))
+    assert not is_finite(torch.tensor([3e38, 3e38, bad]))
