@@ -44,10 +44,10 @@ def answer_item_counts(node: Node) -> RecordDict:
 
 
 def answer_evaluate(node: Node, request: EvaluateRequest) -> RecordDict:
-    """Rank the held-out items of all users of the node.
+    """Rank the held-out items of the request's users, or of all users of the node.
 
     Raises:
-        NodeError: for an unknown scorer.
+        NodeError: for an unknown scorer, or users of other nodes.
 
     """
     started = time.perf_counter()
@@ -58,7 +58,7 @@ def answer_evaluate(node: Node, request: EvaluateRequest) -> RecordDict:
     sums = evaluate(
         catalogue,
         node.dataset,
-        node.users,
+        node.part(request.users),
         node.cfg.evaluation.cutoffs,
         request.full,
         node.cfg.engine.evaluation_block,

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from client_app.distinct import distinct_rows, nth_outside
 from client_app.errors import DataError
 from client_app.ragged import Ragged
-from client_app.split import Split
 from models.rng import Role, UserStreams
 from models.types import IntArray
+
+if TYPE_CHECKING:  # it imports pandas
+    from client_app.split import Split
 
 SEED = 42
 TEST_STREAM, VALIDATION_STREAM = 0, 1
@@ -54,6 +57,11 @@ def draw_candidates(
     ranks = distinct_rows(num_items - own.lengths_U, num_candidates, streams, users_U)
     found = nth_outside(ranks, np.arange(len(users_U)), own, num_items)
     return np.sort(found, axis=1)
+
+
+def to_be_drawn(num_candidates: int) -> IntArray:
+    """What stands for candidates (U, C) that are not stored but drawn when asked for."""
+    return np.empty((0, num_candidates), dtype=np.int64)
 
 
 def notebook(split: Split, num_candidates: int) -> IntArray:

@@ -10,19 +10,24 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from client_app.cache import Cache, Prepared, open_entry
+from client_app.candidates import TEST_STREAM, VALIDATION_STREAM, draw_candidates
 from client_app.errors import DataError
-from conf.tree import Config, DatasetConfig, ProtocolConfig
+from client_app.ragged import Ragged, distinct_items
+from conf.tree import Config, DatasetConfig, ProtocolConfig, SyntheticConfig
 from models.types import IntArray
 
 FORMAT = 2
 """Part of the cache key: raise it whenever preparation gives other arrays."""
 
-SHOWN_ONLY = frozenset({"name", "path", "fetch", "sha256", "titles"})
+SHOWN_ONLY = frozenset({"name", "path", "fetch", "sha256", "titles", "synthetic"})
+COUNTED_AT_ONCE = 1 << 16
+"""Users whose rows are counted together."""
 PROTOCOL_FIELDS = ("min_interactions", "duplicates", "validation", "num_candidates", "candidates")
 
 Strings = npt.NDArray[np.str_]
@@ -35,7 +40,8 @@ class Dataset:
     ``user_ids`` and ``item_ids`` are raw ids; a user's or item's index is its position. User u
     trains on ``train_items[indptr[u]:indptr[u + 1]]``, sorted, repeats kept. ``test_U`` and
     ``validation_U`` are item indices, -1 for none. Candidates (U, C) are negatives only, sorted;
-    (U, 0) for validation where the protocol has none. Arrays are read-only.
+    (U, 0) for validation where the protocol has none; (0, C) are drawn when asked for, see
+    :meth:`candidates`. Arrays are read-only.
     """
 
     user_ids: Strings
@@ -74,11 +80,25 @@ class Dataset:
         held = np.array([self.test_U[user], self.validation_U[user]], dtype=np.int64)
         return np.unique(held[held >= 0])
 
+    def candidates(self, split: Literal["test", "validation"], users_U: IntArray) -> IntArray:
+        """(U, C) items that users' held-out items are ranked against, stored or drawn now."""
+        stored = self.test_candidates_UC if split == "test" else self.validation_candidates_UC
+        if len(stored):
+            return stored[users_U]
+        stream = TEST_STREAM if split == "test" else VALIDATION_STREAM
+        train = Ragged.of(self.indptr, self.train_items, users_U)
+        held_U2 = np.stack([self.test_U[users_U], self.validation_U[users_U]], axis=1)
+        own = distinct_items(train, self.num_items, held_U2)
+        return draw_candidates(own, users_U, self.num_items, stored.shape[1], stream)
+
     def item_counts(self, users: IntArray) -> IntArray:
         """(I,) training rows of each item over the given users, repeats counted."""
-        rows = [self.train_of(int(user)) for user in users]
-        items = np.concatenate(rows) if rows else np.empty(0, dtype=np.int64)
-        return np.bincount(items, minlength=self.num_items)
+        counts_I = np.zeros(self.num_items, dtype=np.int64)
+        for start in range(0, len(users), COUNTED_AT_ONCE):
+            part = users[start : start + COUNTED_AT_ONCE]
+            items = Ragged.of(self.indptr, self.train_items, part).values
+            counts_I += np.bincount(items, minlength=self.num_items)
+        return counts_I
 
 
 def load_dataset(cfg: Config) -> Dataset:
@@ -93,6 +113,8 @@ def load_dataset(cfg: Config) -> Dataset:
 
 def load(dataset: DatasetConfig, protocol: ProtocolConfig, cache: Cache) -> Dataset:
     """As :func:`load_dataset`, from the parts it needs."""
+    if dataset.synthetic is not None:
+        return _synthetic(dataset.synthetic, protocol, cache)
     path, titles = _sources(dataset, cache)
     digest = cache.digest(path)
     if dataset.sha256 and digest not in dataset.sha256:
@@ -109,6 +131,18 @@ def load(dataset: DatasetConfig, protocol: ProtocolConfig, cache: Cache) -> Data
         return prepare(path, titles, dataset, protocol)
 
     folder = cache.entry(cache_key(digests, path, dataset, protocol), prepared)
+    return _open(folder, folder.stat().st_ino)
+
+
+def _synthetic(made: SyntheticConfig, protocol: ProtocolConfig, cache: Cache) -> Dataset:
+    def prepared() -> Prepared:
+        from client_app.synthetic_split import prepare_synthetic
+
+        return prepare_synthetic(made, protocol, cache.root)
+
+    splitting = {name: getattr(protocol, name) for name in PROTOCOL_FIELDS}
+    key = json.dumps([FORMAT, "synthetic", dataclasses.asdict(made), splitting], sort_keys=True)
+    folder = cache.entry(hashlib.sha256(key.encode()).hexdigest()[:32], prepared)
     return _open(folder, folder.stat().st_ino)
 
 

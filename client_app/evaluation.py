@@ -112,8 +112,8 @@ def _splits(dataset: Dataset, users_U: IntArray) -> tuple[_Split, _Split]:
     test_U, validation_U = dataset.test_U[users_U], dataset.validation_U[users_U]
     none_U = np.full_like(test_U, -1)
     return (
-        _Split("test", test_U, dataset.test_candidates_UC[users_U], validation_U),
-        _Split("validation", validation_U, dataset.validation_candidates_UC[users_U], none_U),
+        _Split("test", test_U, dataset.candidates("test", users_U), validation_U),
+        _Split("validation", validation_U, dataset.candidates("validation", users_U), none_U),
     )
 
 

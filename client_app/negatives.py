@@ -12,7 +12,7 @@ import numpy as np
 from client_app.data import Dataset
 from client_app.distinct import distinct_in_order, nth_outside
 from client_app.errors import DataError
-from client_app.ragged import Ragged
+from client_app.ragged import Ragged, distinct_items
 from models.rng import UserStreams
 from models.types import IntArray, Samples
 
@@ -42,15 +42,9 @@ def excluded_items(train: Ragged, held_U2: IntArray, rule: str, num_items: int) 
     ``exclude_heldout``: held-out items too. That leaks the answer: an item the user has not
     trained on and that is never a negative can only be a held-out one.
     """
-    keys = train.keys(num_items)
-    if rule == "exclude_heldout":
-        users, places = np.nonzero(held_U2 >= 0)
-        keys = np.sort(np.concatenate((keys, users * num_items + held_U2[users, places])))
-    elif rule != "honest":
+    if rule not in ("honest", "exclude_heldout"):
         raise ValueError(f"protocol.negatives must be honest or exclude_heldout, got {rule!r}")
-    first = np.ones(len(keys), dtype=bool)
-    first[1:] = keys[1:] != keys[:-1]
-    return Ragged.from_keys(keys[first], num_items, len(train.lengths_U))
+    return distinct_items(train, num_items, held_U2 if rule == "exclude_heldout" else None)
 
 
 def draw_samples(

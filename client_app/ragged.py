@@ -44,3 +44,17 @@ class Ragged:
     def keys(self, base: int) -> IntArray:
         """``user · base + value``: one order for users and values below ``base``."""
         return self.users * base + self.values
+
+
+def distinct_items(train: Ragged, num_items: int, held_U2: IntArray | None = None) -> Ragged:
+    """Sorted distinct items of users: of ``train``, sorted in a user, and of ``held``.
+
+    ``held_U2`` has items, negative for none.
+    """
+    keys = train.keys(num_items)
+    if held_U2 is not None:
+        users, places = np.nonzero(held_U2 >= 0)
+        keys = np.sort(np.concatenate((keys, users * num_items + held_U2[users, places])))
+    first = np.ones(len(keys), dtype=bool)
+    first[1:] = keys[1:] != keys[:-1]
+    return Ragged.from_keys(keys[first], num_items, len(train.lengths_U))

@@ -52,6 +52,26 @@ class Node:
     strategy: RecStrategy
     state: PrivateState
 
+    def part(self, users: IntArray | None) -> IntArray:
+        """The users of a request in ascending order; all of the node where none are named.
+
+        Raises:
+            NodeError: for no users, a repeated one, or users of other nodes.
+
+        """
+        if users is None:
+            return self.users
+        ordered = np.unique(users)
+        if len(ordered) != len(users) or not len(users):
+            raise NodeError(f"shard {self.shard_key}: users must be distinct and at least one")
+        foreign = ordered[(ordered < self.users[0]) | (ordered > self.users[-1])]
+        if len(foreign):
+            raise NodeError(
+                f"shard {self.shard_key} hosts users {self.users[0]} to {self.users[-1]}, "
+                f"not user {foreign[0]}"
+            )
+        return ordered
+
 
 class Recent(OrderedDict[K, V]):
     """A dictionary of the most recently used entries; ``size`` of them stay."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import time
 
-import numpy as np
 import torch
 from flwr.app import RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
@@ -31,7 +30,7 @@ def answer_train(node: Node, request: Downlink, shared_digest: bytes) -> RecordD
 
     """
     _check_supported(node, request)
-    users = _cohort(node, request.users)
+    users = node.part(request.users)
     key = TrainKey(
         round=request.round,
         base_round=request.base_round,
@@ -126,19 +125,3 @@ def _check_supported(node: Node, request: Downlink) -> None:
             f"strategy={name} uploads gradients: averaging weights, as a stock Flower strategy "
             "does, would be another algorithm. Use its own server half, or strategy=fedavg"
         )
-
-
-def _cohort(node: Node, users: IntArray | None) -> IntArray:
-    """The request's users in ascending order; all of the node where none are named."""
-    if users is None:
-        return node.users
-    ordered = np.unique(users)
-    if len(ordered) != len(users) or not len(users):
-        raise NodeError(f"shard {node.shard_key}: users must be distinct and at least one")
-    foreign = ordered[(ordered < node.users[0]) | (ordered > node.users[-1])]
-    if len(foreign):
-        raise NodeError(
-            f"shard {node.shard_key} hosts users {node.users[0]} to {node.users[-1]}, "
-            f"not user {foreign[0]}"
-        )
-    return ordered

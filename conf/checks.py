@@ -26,6 +26,7 @@ AT_LEAST = {
     "federation.retries": 0,
     "federation.checkpoint_every": 1,
     "evaluation.every": 1,
+    "evaluation.users": 1,
     "evaluation.patience": 1,
     "seed": 0,
 }
@@ -87,6 +88,9 @@ def _ranges(config: Config) -> Iterator[str]:
 
 
 def _dataset(dataset: DatasetConfig) -> Iterator[str]:
+    if dataset.synthetic is not None:
+        yield from _synthetic(dataset)
+        return
     if dataset.path is None and dataset.fetch is None:
         yield f"dataset.path is required for dataset={dataset.name}: dataset.path=/path/to/file"
     for key in ("path", "titles"):
@@ -96,6 +100,34 @@ def _dataset(dataset: DatasetConfig) -> Iterator[str]:
             yield f"dataset.sha256 must be 64 hexadecimal digits, got {digest!r}"
     if not _typed_header(dataset):
         yield from _columns(dataset)
+
+
+def _synthetic(dataset: DatasetConfig) -> Iterator[str]:
+    made = dataset.synthetic
+    assert made is not None
+    if dataset.path is not None:
+        yield (
+            f"dataset={dataset.name} is made up: leave dataset.path away, or read a file with "
+            "dataset=file"
+        )
+    for key, least in (
+        ("users", 1),
+        ("items", 20),
+        ("least_rows", 3),
+        ("clusters", 1),
+        ("seed", 0),
+    ):
+        if getattr(made, key) < least:
+            yield f"dataset.synthetic.{key} must be at least {least}, got {getattr(made, key)}"
+    if made.clusters > made.items:
+        yield f"dataset.synthetic.clusters={made.clusters} are more than the {made.items} items"
+    if made.median_rows < 1:
+        yield f"dataset.synthetic.median_rows must be at least 1, got {made.median_rows}"
+    for key in ("spread", "exponent"):
+        if getattr(made, key) < 0:
+            yield f"dataset.synthetic.{key} must not be negative, got {getattr(made, key)}"
+    if not 0 <= made.taste < 1:
+        yield f"dataset.synthetic.taste must be at least 0 and below 1, got {made.taste}"
 
 
 def _typed_header(dataset: DatasetConfig) -> bool:

@@ -7,6 +7,27 @@ from typing import Any, Literal
 
 
 @dataclass(frozen=True)
+class SyntheticConfig:
+    """A made-up data set (``client_app.synthetic``); no figure on it says anything about people."""
+
+    users: int = 10_000
+    items: int = 5_000
+    median_rows: float = 20.0
+    """Interactions of the user in the middle."""
+    spread: float = 0.7
+    """Standard deviation of the logarithm of the number of interactions."""
+    least_rows: int = 5
+    exponent: float = 0.8
+    """Of the power law of item popularity: the item of rank r is drawn in proportion to r^-this."""
+    clusters: int = 20
+    """Clusters of items that users like or do not."""
+    taste: float = 0.7
+    """Share of interactions with the user's own clusters; the rest follow popularity alone."""
+    seed: int = 0
+    """Of the data; the run's seed has no part in it."""
+
+
+@dataclass(frozen=True)
 class DatasetConfig:
     """A file of interactions and how to read it."""
 
@@ -16,6 +37,8 @@ class DatasetConfig:
     """Absolute path of the file (may be .gz or a .zip member ``a.zip:member``); None: fetch it."""
     fetch: Literal["ml-100k"] | None = None
     """How the file is obtained when ``path`` is not given."""
+    synthetic: SyntheticConfig | None = None
+    """Made up instead of read; the fields about a file then mean nothing."""
     format: Literal["auto", "inter", "delimited"] = "auto"
     """``inter``: RecBole atomic file, tab-separated with a typed header; ``delimited``: as the
     next fields say; ``auto``: ``inter`` by its suffix or typed header, else ``delimited``."""
@@ -117,6 +140,8 @@ class EvaluationConfig:
     cutoffs: tuple[int, ...] = (5, 10, 15, 20)
     full: Literal["each", "selected", "never"] = "each"
     """Full-catalogue ranking: at each evaluation, once for the selected round, or not."""
+    users: int | None = None
+    """Users that are ranked, drawn once for all rounds; None: all of them."""
     item_statistics: bool = True
     """Nodes send item counts and how often items are recommended, for the popularity
     reference, coverage and popularity share. These are sums over a node's users."""

@@ -20,6 +20,7 @@ from conf.schema import (
     EvaluationConfig,
     FederationConfig,
     ProtocolConfig,
+    SyntheticConfig,
 )
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "EvaluationConfig",
     "FederationConfig",
     "ProtocolConfig",
+    "SyntheticConfig",
     "build_strategy",
     "from_json",
     "from_mapping",

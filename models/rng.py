@@ -33,6 +33,7 @@ class Role(IntEnum):
     EVAL_NEGATIVES = 6
     STRATEGY = 7
     SYNTHETIC = 8
+    EVALUATION = 9
 
 
 def derive_rng(seed: int, role: Role, *indices: int) -> np.random.Generator:

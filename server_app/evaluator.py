@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from server_app.evaluation_check import Asked, asked_names, problem
 from server_app.gather import Gatherer
 from server_app.nodes import NodeDirectory
 from server_app.ranking import Ranking, summarise
+from server_app.sampling import ranked_users
 from strategies import wire
 from strategies.base import RecStrategy
 from strategies.codec import WireError, to_arrays
@@ -43,13 +44,26 @@ class Evaluator:
         self._header = header
         self._request: EvaluateRequest | None = None
         self._outstanding: frozenset[str] = frozenset()
+        self._parts: dict[str, IntArray] | None = None
         self.item_counts_I: IntArray | None = None
 
     def plan(self) -> Mapping[int, EvaluateRequest]:
         """The request of each node id; empty outside an evaluation."""
         if self._request is None:
             return {}
-        return {self._directory.node(k): self._request for k in sorted(self._outstanding)}
+        ranked = self._ranked()
+        return {
+            self._directory.node(key): replace(self._request, users=ranked.get(key))
+            for key in sorted(self._outstanding)
+        }
+
+    def _ranked(self) -> dict[str, IntArray]:
+        """The ranked users of each shard that has some; empty when all users are ranked."""
+        if self._parts is None:
+            directory, count = self._directory, self._cfg.evaluation.users
+            users = ranked_users(self._cfg.seed, directory.num_users, count)
+            self._parts = {} if users is None else directory.split(users)
+        return self._parts
 
     def evaluate(
         self,
@@ -77,7 +91,7 @@ class Evaluator:
         try:
             replies = self._gatherer.gather(
                 f"evaluation of {scorer} at round {server_round}",
-                self._users_of(),
+                self._ranked_of(),
                 ask,
                 strategy.collect_evaluate,
                 self._check(request),
@@ -119,8 +133,12 @@ class Evaluator:
             exposure=request.full and self._cfg.evaluation.item_statistics,
             num_items=self._directory.num_items,
         )
-        users_of = self._users_of()
+        users_of = self._ranked_of()
         return lambda reply: problem(reply, asked, users_of[reply.shard_key])
+
+    def _ranked_of(self) -> dict[str, int]:
+        """Number of ranked users by shard; a shard without one is not asked."""
+        return {key: len(users) for key, users in self._ranked().items()} or self._users_of()
 
     def _users_of(self) -> dict[str, int]:
         return {key: len(hello.users) for key, hello in self._directory.shards.items()}

@@ -1,4 +1,4 @@
-"""The cohort of a round: users drawn by global index, the same for every node layout."""
+"""Users drawn by global index, the same for every node layout: cohorts, and who is ranked."""
 
 from __future__ import annotations
 
@@ -34,4 +34,12 @@ def sample_cohort(seed: int, server_round: int, num_users: int, fraction: float)
     """
     rng = derive_rng(seed, Role.COHORT, server_round)
     drawn = rng.choice(num_users, size=cohort_size(num_users, fraction), replace=False)
+    return np.sort(drawn).astype(np.int64)
+
+
+def ranked_users(seed: int, num_users: int, count: int | None) -> IntArray | None:
+    """The users whose held-out items are ranked, in every round alike; None: all of them."""
+    if count is None or count >= num_users:
+        return None
+    drawn = derive_rng(seed, Role.EVALUATION).choice(num_users, size=count, replace=False)
     return np.sort(drawn).astype(np.int64)

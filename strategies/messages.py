@@ -88,7 +88,7 @@ class Uplink:
 
 @dataclass(frozen=True)
 class EvaluateRequest:
-    """Rank the held-out items of all users of a node."""
+    """Rank the held-out items of users of a node."""
 
     header: Header
     round: int
@@ -99,6 +99,8 @@ class EvaluateRequest:
     full: bool
     """Rank against the whole catalogue too, beside the sampled candidates."""
     shared: Tensors
+    users: IntArray | None = None
+    """Users of the node that are ranked; None: all of them."""
     reply_means: bool = False
     """Reply with means over users (stock Flower strategies) instead of sums and counts."""
 

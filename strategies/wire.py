@@ -224,13 +224,15 @@ def encode_weights(
 
 def encode_evaluate(request: EvaluateRequest, shared: ArrayRecord | None = None) -> RecordDict:
     """Records of an evaluation request; ``shared`` as in :func:`encode_downlink`."""
-    fields: dict[str, str | int | bool] = {
+    fields: dict[str, str | int | bool | bytes] = {
         **encode_header(request.header),
         "round": request.round,
         "state-round": request.state_round,
         "scorer": request.scorer,
         "full": request.full,
     }
+    if request.users is not None:
+        fields["users"] = pack(request.users)
     arrays = to_arrays(request.shared) if shared is None else shared
     return RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord(dict(fields))})
 
@@ -243,6 +245,7 @@ def decode_evaluate(content: RecordDict, decode: Decoder = from_arrays) -> Evalu
     config = section(content.config_records, CONFIG)
     stock = "round" not in config
     round_ = get(config, STOCK_ROUND if stock else "round", int)
+    packed = config.get("users")
     return EvaluateRequest(
         header=decode_header(content),
         round=round_,
@@ -250,6 +253,7 @@ def decode_evaluate(content: RecordDict, decode: Decoder = from_arrays) -> Evalu
         scorer="model" if stock else get(config, "scorer", str),
         full=False if stock else get(config, "full", bool),
         shared=decode(section(content.array_records, ARRAYS)),
+        users=unpack(packed) if isinstance(packed, bytes) else None,
         reply_means=stock,
     )
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from server_app.sampling import cohort_size, sample_cohort
+from server_app.sampling import cohort_size, ranked_users, sample_cohort
 
 
 @pytest.mark.parametrize(
@@ -53,3 +53,14 @@ def test_every_user_is_drawn_equally_often() -> None:
     for server_round in range(1, 2001):
         counts[sample_cohort(0, server_round, 20, 0.25)] += 1
     assert np.abs(counts - 500).max() < 4.5 * 19.4
+
+
+def test_ranked_users() -> None:
+    """As many as asked for, by the seed alone; nobody is left out when there are no more."""
+    users = ranked_users(3, 100, 7)
+    assert users is not None
+    assert len(users) == 7 and (np.diff(users) > 0).all() and 0 <= users[0] <= users[-1] < 100
+    assert np.array_equal(ranked_users(3, 100, 7), users)
+    assert not np.array_equal(ranked_users(4, 100, 7), users)
+    assert ranked_users(3, 100, None) is None
+    assert ranked_users(3, 100, 100) is None
