@@ -24,7 +24,9 @@ FREE = (
     "cache",
     "dataset.path",
     "dataset.titles",
+    "engine.workers",
     "federation.grid",
+    "federation.workers",
     "federation.rounds",
     "federation.deadline_s",
     "federation.register_timeout_s",
@@ -33,8 +35,8 @@ FREE = (
     "federation.retries",
     "federation.checkpoint_every",
 )
-"""Settings that a resume may change: where things are, how long to wait, what to do about
-nodes that are missing. The data itself is compared by its fingerprint."""
+"""Settings that a resume may change: where things are, how many work at once, how long to wait,
+what to do about nodes that are missing. The data itself is compared by its fingerprint."""
 
 
 @dataclass(frozen=True)
