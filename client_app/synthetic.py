@@ -115,8 +115,10 @@ def _items(
 ) -> IntArray:
     """The item of each draw: ``choice`` says of which cluster, ``place`` which of its items."""
     by_taste_D = choice_D < config.taste
-    # The favourites' shares of ``taste``: two for the first, one for each other.
-    share_D = choice_D / config.taste * (FAVOURITES + 1) if config.taste > 0 else choice_D
+    # The favourites' shares of ``taste``: two for the first, one for each other. The bound keeps
+    # the quotient finite for the smallest tastes.
+    within_D = np.minimum(choice_D, config.taste)
+    share_D = within_D / config.taste * (FAVOURITES + 1) if config.taste > 0 else within_D
     favourite_D = np.clip(share_D.astype(np.int64) - 1, 0, FAVOURITES - 1)
     cluster_D = np.take_along_axis(liked_DF, favourite_D[:, None], axis=1)[:, 0]
     inside_D = np.searchsorted(catalogue.cumulative_I, cluster_D + place_D, side="right")

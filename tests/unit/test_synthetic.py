@@ -50,6 +50,15 @@ def test_items_of_users(
         assert len(set(drawn.values[start : start + length].tolist())) == length
 
 
+@pytest.mark.filterwarnings("error")
+def test_the_smallest_taste_is_nearly_none() -> None:
+    none, least = replace(SMALL, taste=0.0), replace(SMALL, taste=5e-324)
+    drawn = (
+        draw_users(made, make_catalogue(made), np.arange(300)).values for made in (none, least)
+    )
+    assert np.array_equal(*drawn)
+
+
 def test_a_user_does_not_depend_on_the_others() -> None:
     catalogue = make_catalogue(SMALL)
     everyone = draw_users(SMALL, catalogue, np.arange(300))
