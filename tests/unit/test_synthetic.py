@@ -53,10 +53,10 @@ def test_items_of_users(
 @pytest.mark.filterwarnings("error")
 def test_the_smallest_taste_is_nearly_none() -> None:
     none, least = replace(SMALL, taste=0.0), replace(SMALL, taste=5e-324)
-    drawn = (
+    without, nearly = (
         draw_users(made, make_catalogue(made), np.arange(300)).values for made in (none, least)
     )
-    assert np.array_equal(*drawn)
+    assert np.array_equal(without, nearly)
 
 
 def test_a_user_does_not_depend_on_the_others() -> None:
@@ -144,8 +144,8 @@ def test_blocks_and_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_every_parameter_makes_another_data_set(tmp_path: Path) -> None:
-    changes = ("users=301", "items=121", "median_rows=10.0", "spread=0.6", "least_rows=6")
-    changes += ("exponent=0.7", "clusters=7", "taste=0.6", "seed=1")
+    changes = ["users=301", "items=121", "median_rows=10.0", "spread=0.6", "least_rows=6"]
+    changes += ["exponent=0.7", "clusters=7", "taste=0.6", "seed=1"]
     found = {load_dataset(config(tmp_path)).fingerprint}
     found |= {load_dataset(config(tmp_path, f"dataset.synthetic.{c}")).fingerprint for c in changes}
     assert len(found) == 1 + len(changes)
