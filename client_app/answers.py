@@ -8,6 +8,7 @@ import torch
 from flwr.app import RecordDict
 from torch import Tensor
 
+from client_app.device import device_of, moved
 from client_app.evaluation import CandidateScores, CatalogueScores, evaluate, popularity
 from client_app.runtime import Node, NodeError
 from conf.fingerprint import code_fingerprint
@@ -77,17 +78,19 @@ def answer_evaluate(node: Node, request: EvaluateRequest) -> RecordDict:
 
 def _model(node: Node, request: EvaluateRequest) -> tuple[CatalogueScores, CandidateScores]:
     """The strategy's model with the private state of the requested round."""
-    strategy, shared = node.strategy, request.shared
+    strategy, device = node.strategy, device_of(node.cfg.engine.device)
+    shared = moved(request.shared, device)
 
     def private(users: IntArray) -> Tensors:
-        return strategy.private_parameters(node.state.block(users, request.state_round))
+        block = node.state.block(users, request.state_round)
+        return moved(strategy.private_parameters(block), device)
 
     def catalogue(users: IntArray) -> Tensor:
-        return strategy.model.scores_all(shared, private(users))
+        return strategy.model.scores_all(shared, private(users)).cpu()
 
     def candidates(users: IntArray, items_UC: IntArray) -> Tensor:
         with torch.no_grad():
-            return strategy.model.score_candidates(shared, private(users), items_UC)
+            return strategy.model.score_candidates(shared, private(users), items_UC).cpu()
 
     return catalogue, candidates
 

@@ -16,6 +16,7 @@ from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
 
 from client_app.answers import answer_evaluate, answer_hello, answer_item_counts
+from client_app.device import DeviceError
 from client_app.errors import DataError
 from client_app.failures import TrainError, describe
 from client_app.private_state import UnknownRun
@@ -30,7 +31,7 @@ from strategies.codec import WireError
 Answer = Callable[[Message, Context], RecordDict]
 Handler = Callable[[Message, Context], Message]
 
-DELIBERATE = (DataError, StoreError, NodeError, ConfigError, WireError)
+DELIBERATE = (DataError, StoreError, NodeError, ConfigError, WireError, DeviceError)
 """Errors whose text says it all; those of any other type are logged with their traceback."""
 
 app = ClientApp()

@@ -17,6 +17,7 @@ from typing import overload
 import numpy as np
 
 from client_app.data import Dataset
+from client_app.device import device_of, moved, on_cpu
 from client_app.failures import TrainError, named, stage
 from client_app.negatives import block_samples
 from client_app.parallel import in_order
@@ -59,6 +60,7 @@ def train_users(
 
     Raises:
         TrainError: naming the users and the stage that failed.
+        DeviceError: when the configured device is not there.
         StoreError: when the private state cannot be read.
         ValueError: for no users.
 
@@ -68,6 +70,8 @@ def train_users(
     users = users[np.lexsort((users, _sizes(users, dataset)))]
     rows_UP = state.rows(users, base_round)
     update_block, block_users = _engine(strategy, cfg)
+    device = device_of(cfg.engine.device)
+    on_device = moved(shared, device)
 
     def train(part: slice) -> CohortResult:
         block = users[part]
@@ -75,10 +79,10 @@ def train_users(
         with stage("drawing samples", block):
             epochs_U = draw_epochs(strategy, dataset, cfg, block, round_)
         with stage("training", block):
-            private = state.layout.unpack(rows_UP[part])
-            return update_block(strategy, shared, private, epochs_U, streams)
+            private = moved(state.layout.unpack(rows_UP[part]), device)
+            return update_block(strategy, on_device, private, epochs_U, streams)
 
-    total, metrics = SumOfUpdates(shared), dict[str, float]()
+    total, metrics = SumOfUpdates(on_device), dict[str, float]()
     new_rows_UP = np.empty_like(rows_UP)
     parts = blocks(_sizes(users, dataset), block_users)
     results = in_order(train, parts, cfg.engine.workers, cfg.engine.threads)
@@ -88,8 +92,9 @@ def train_users(
         total.add(result.update)
         for name, value in result.metrics.items():
             metrics[name] = metrics.get(name, 0.0) + value
-    _check_update(total.result(), users, strategy)
-    return Trained(users, new_rows_UP, total.result(), metrics)
+    update = on_cpu(total.result())
+    _check_update(update, users, strategy)
+    return Trained(users, new_rows_UP, update, metrics)
 
 
 def _cohort(

@@ -74,7 +74,7 @@ class RowLayout:
         if tuple(tensor.shape[1:]) != shape or DTYPES.get(tensor.dtype) != self.dtype:
             got = f"{tuple(tensor.shape[1:])} {tensor.dtype}"
             raise ValueError(f"private tensor {name!r} is {got}, expected {shape} {self.dtype}")
-        rows: RowBlock = tensor.detach().numpy().astype(self.dtype, copy=False)
+        rows: RowBlock = tensor.detach().cpu().numpy().astype(self.dtype, copy=False)
         return rows.reshape(len(tensor), math.prod(shape))
 
     def unpack(self, rows: RowBlock) -> Tensors:

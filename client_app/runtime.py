@@ -20,6 +20,7 @@ import torch
 from flwr.app import ArrayRecord
 
 from client_app.data import Dataset, load_dataset, shard_bounds
+from client_app.device import device_of
 from client_app.private_state import PrivateState, UnknownRun
 from client_app.user_store import UserStore
 from conf.fingerprint import PACKAGES, code_fingerprint, package_folder
@@ -110,12 +111,13 @@ def open_node(
     Raises:
         NodeError: for other code than the server's, a missing or impossible partition-id, more
             nodes than users, or no place for the store.
-        ConfigError, DataError, StoreError: one line each, from where they arise.
+        ConfigError, DataError, StoreError, DeviceError: one line each, from where they arise.
 
     """
     check_code(header)
     own = tuple((key, node_config.get(name)) for name, key in OWN_PATHS.items())
     cfg, dataset, strategy = _application(header.config_json, own)
+    device_of(cfg.engine.device)
     if torch.get_num_threads() != cfg.engine.threads:
         torch.set_num_threads(cfg.engine.threads)
     index, count = shard_of(node_config)

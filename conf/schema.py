@@ -93,6 +93,8 @@ class EngineConfig:
     """How a node trains its part of the cohort."""
 
     name: Literal["cohort", "loop"] = "cohort"
+    device: Literal["cpu", "cuda", "auto"] = "cpu"
+    """Where users are trained and ranked; ``auto``: on a GPU where there is one."""
     threads: int = 1
     """Torch threads of each worker."""
     workers: int = 1

@@ -95,8 +95,8 @@ class DenseCells:
 
 def dense_cells(flat: FlatSamples, items_ID: Tensor) -> DenseCells:
     """Dense layout of a block."""
-    cells_S = torch.from_numpy(flat.users_S * len(items_ID) + flat.items_S)
-    return DenseCells(items_ID, len(flat.lengths_U), cells_S.to(items_ID.device))
+    cells_S = torch.from_numpy(flat.users_S * len(items_ID) + flat.items_S).to(items_ID.device)
+    return DenseCells(items_ID, len(flat.lengths_U), cells_S)
 
 
 # ---- sparse --------------------------------------------------------------------------------

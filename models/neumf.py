@@ -102,7 +102,7 @@ class NeuMF(ScoringModel):
         room = _score_room(layers, SCORE_PAIRS)
         for start in range(0, num_rows, SCORE_PAIRS):
             part = slice(start, start + SCORE_PAIRS)
-            rows = part if items_R is None else torch.from_numpy(items_R[part])
+            rows = part if items_R is None else torch.from_numpy(items_R[part]).to(gate_UF.device)
             item_CH = shared["item_mlp"][rows] @ layers.item_w_HE.T
             gmf_UC = gate_UF @ shared["item_gmf"][rows].T
             step = max(1, SCORE_PAIRS // len(item_CH))
@@ -159,7 +159,10 @@ def _candidates(
 ) -> Tensor:
     """Scores (U, C), with the item half of the first layer once for each distinct item."""
     items_R, rows = np.unique(items_UC, return_inverse=True)
-    rows_UC, wanted_R = torch.from_numpy(rows.reshape(items_UC.shape)), torch.from_numpy(items_R)
+    rows_UC, wanted_R = (
+        torch.from_numpy(index).to(gate_UF.device)
+        for index in (rows.reshape(items_UC.shape), items_R)
+    )
     item_RH = shared["item_mlp"][wanted_R] @ layers.item_w_HE.T
     gmf_RF = shared["item_gmf"][wanted_R]
     step, out = max(1, SCORE_PAIRS // max(1, items_UC.shape[1])), gate_UF.new_empty(items_UC.shape)

@@ -30,9 +30,9 @@ def init_state(name: OptimiserName, parameters: Tensors) -> Tensors:
         raise ValueError(f"unknown optimiser {name!r}: choose one of {get_args(OptimiserName)}")
     if name == "sgd":
         return {}
-    dtype = next(iter(parameters.values())).dtype
+    like = next(iter(parameters.values()))
     moments = {p + n: torch.zeros_like(t) for p in (FIRST, SECOND) for n, t in parameters.items()}
-    return {**moments, STEP: torch.zeros((), dtype=dtype)}
+    return {**moments, STEP: like.new_zeros(())}
 
 
 def step(

@@ -57,7 +57,8 @@ class BlockGradients:
 
 def global_norm(tensors: Tensors) -> Tensor:
     """Euclidean norm over all tensors together, in order of their names."""
-    return torch.sqrt(sum((tensors[k].square().sum() for k in sorted(tensors)), torch.tensor(0.0)))
+    first, *others = (tensors[k].square().sum() for k in sorted(tensors))
+    return torch.sqrt(sum(others, first))
 
 
 def perturb(point: Tensors, gradient: Tensors, radius: float) -> Tensors:
@@ -79,9 +80,9 @@ def _gradients(
     leaf = {
         b: {n: t.detach().requires_grad_(b in wrt) for n, t in blocks[b].items()} for b in blocks
     }
-    items_S = torch.from_numpy(samples.items_S)
-    dtype = next(iter(shared.values())).dtype
-    labels_S = torch.from_numpy(samples.labels_S).to(dtype)
+    like = next(iter(shared.values()))
+    items_S = torch.from_numpy(samples.items_S).to(like.device)
+    labels_S = torch.from_numpy(samples.labels_S).to(like)
     logits_S = model.logits(leaf["shared"], leaf["private"], items_S)
     loss = sliced_bce(logits_S, labels_S, loss_slice)
     wanted = [leaf[b][n] for b in wrt for n in leaf[b]]
@@ -105,7 +106,7 @@ def sam_gradients(
     """
     both = ("shared", "private")
     loss, h_shared, h_private = _gradients(model, shared, private, samples, loss_slice, both)
-    losses = torch.full((3,), torch.nan, dtype=loss.dtype)
+    losses = loss.new_full((3,), torch.nan)
     losses[0] = loss
     g_shared, g_private = h_shared, h_private
     if radii.shared > 0:

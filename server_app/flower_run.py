@@ -84,10 +84,22 @@ class FlowerRun:
 
 
 def federation_config(config: Config) -> str:
-    """Flower's simulation settings: as many nodes as configured, a core for each worker."""
+    """Flower's simulation settings: as many nodes as configured, a core for each worker.
+
+    Ray hides GPUs from workers that ask for none, so where one is wanted they share it.
+    """
     nodes = config.federation.num_nodes
     workers = min(os.cpu_count() or 1, nodes)
-    return f"num-supernodes={nodes} client-resources-num-cpus=1 init-args-num-cpus={workers}"
+    cores = f"num-supernodes={nodes} client-resources-num-cpus=1 init-args-num-cpus={workers}"
+    return f"{cores} client-resources-num-gpus={1 / workers}" if _wants_gpu(config) else cores
+
+
+def _wants_gpu(config: Config) -> bool:
+    if config.engine.device == "cpu":
+        return False
+    import torch  # not for every command: it takes a second
+
+    return torch.cuda.is_available()
 
 
 def _submit(home: Path, app: Path, overrides: Sequence[str], config: Config) -> int:
