@@ -131,6 +131,8 @@ def blocks(sizes_U: IntArray, block_users: int) -> list[slice]:
     There are as many as blocks of ``block_users`` users would be; 1 gives single users.
     """
     count = -(-len(sizes_U) // block_users)
+    if count == 1:
+        return [slice(0, len(sizes_U))]
     if block_users == 1:
         return [slice(user, user + 1) for user in range(count)]
     sums_U = np.cumsum(sizes_U)

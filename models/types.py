@@ -37,7 +37,7 @@ class Samples:
     labels_S: FloatArray
 
     def __len__(self) -> int:
-        return int(self.items_S.shape[0])
+        return len(self.items_S)
 
 
 def block_items(samples_U: Sequence[Samples], num_items: int) -> IntArray:
