@@ -58,6 +58,7 @@ def run(
     trains on MovieLens-100K.
     """
     plans = plan(list(overrides or []), name, resume, seeds)
+    _check_device(plans[0].config)
     # Torch, Flower and their kin are imported once the command line is known to be right.
     from server_app.cli_launch import launch
     from server_app.report import result_table, runs_table
@@ -135,6 +136,18 @@ def _check_files(config: Config) -> None:
     for key, path in (("path", config.dataset.path), ("titles", config.dataset.titles)):
         if path is not None and not file_on_disk(path).is_file():
             raise ConfigError(f"dataset.{key}: there is no file {file_on_disk(path)}")
+
+
+def _check_device(config: Config) -> None:
+    """Refuse a GPU that is not there where this process would do the work."""
+    if config.federation.grid != "local" or config.engine.device != "cuda":
+        return
+    from client_app.device import DeviceError, device_of
+
+    try:
+        device_of(config.engine.device)
+    except DeviceError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _show_result(config: Config) -> None:

@@ -53,6 +53,15 @@ def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
     return status, error
 
 
+def test_a_gpu_that_is_not_there_is_status_2(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    status, error = failure(capsys, "run", *SMALL, "engine.device=cuda", "--name", "g")
+    assert status == 2
+    assert error.startswith("fedrecgel: engine.device=cuda, but torch finds no GPU")
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
