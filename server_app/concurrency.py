@@ -16,17 +16,25 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def fitting_workers(cfg: Config) -> int:
+    """Nodes of this machine that can work at once with cores of their own; at least one."""
+    fitting = max(1, cores() // (cfg.engine.workers * cfg.engine.threads))
+    return min(cfg.federation.num_nodes, fitting)
+
+
 def local_workers(cfg: Config) -> int:
     """Workers of the in-process grid: as configured, else as many as have cores of their own."""
-    fitting = max(1, cores() // (cfg.engine.workers * cfg.engine.threads))
-    return cfg.federation.workers or min(cfg.federation.num_nodes, fitting)
+    return cfg.federation.workers or fitting_workers(cfg)
 
 
-def working_at_once(grid: Grid, num_nodes: int) -> int:
-    """Nodes that can work at once: all where each has a machine, else as many as workers."""
+def working_at_once(grid: Grid, num_nodes: int, fitting: int) -> int:
+    """Nodes that can work at once: all where each has a machine, else as many as workers.
+
+    ``fitting``: workers of a simulation, which its grid does not know (server_app.flower_run).
+    """
     workers = getattr(grid, "workers", None)
     if workers is None and isinstance(grid, InMemoryGrid):
-        workers = cores()  # one a core: server_app.flower_run
+        workers = fitting
     return num_nodes if workers is None else min(workers, num_nodes)
 
 

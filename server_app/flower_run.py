@@ -8,7 +8,6 @@ of a core each time.
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from flwr.proto.control_pb2 import ListRunsRequest, StreamLogsRequest
 from flwr.supercore.control import ControlHttpClient
 
 from conf.tree import Config
+from server_app.concurrency import fitting_workers
 from server_app.control import ANSI, connected, one_line, plain_errors
 from server_app.errors import SuperLinkError
 from server_app.superlink_home import SuperLink, environment
@@ -84,12 +84,13 @@ class FlowerRun:
 
 
 def federation_config(config: Config) -> str:
-    """Flower's simulation settings: as many nodes as configured, a core for each worker.
+    """Flower's simulation settings: as many nodes as configured, and workers as fit.
 
+    To Ray each worker is one of as many CPUs as there are workers, however many cores it uses.
     Ray hides GPUs from workers that ask for none, so where one is wanted they share it.
     """
     nodes = config.federation.num_nodes
-    workers = min(os.cpu_count() or 1, nodes)
+    workers = fitting_workers(config)
     cores = f"num-supernodes={nodes} client-resources-num-cpus=1 init-args-num-cpus={workers}"
     return f"{cores} client-resources-num-gpus={1 / workers}" if _wants_gpu(config) else cores
 

@@ -25,9 +25,9 @@ is ``messages``; ``checkpoint`` is that of the round before."""
 class RoundMeter:
     """Measures the parts of a round, and what the courier carried since it was made."""
 
-    def __init__(self, courier: Courier, checkpoint: float = 0.0) -> None:
-        """``checkpoint``: seconds that the last checkpoint took."""
-        self._courier = courier
+    def __init__(self, courier: Courier, fitting: int, checkpoint: float = 0.0) -> None:
+        """``fitting``: workers of a simulation; ``checkpoint``: seconds the last one took."""
+        self._courier, self._fitting = courier, fitting
         self._up, self._down = courier.bytes_up, courier.bytes_down
         self._late = courier.dropped_late
         self._started = time.perf_counter()
@@ -42,7 +42,7 @@ class RoundMeter:
 
     def node_work(self, name: str, seconds: Sequence[float]) -> None:
         """Say how long each node of the exchange ``name`` worked; the rest went to messages."""
-        at_once = working_at_once(self._courier.grid, len(seconds))
+        at_once = working_at_once(self._courier.grid, len(seconds), self._fitting)
         work = min(self._parts[name], least_seconds(seconds, at_once))
         self._parts["messages"] += self._parts[name] - work
         self._parts[name] = work

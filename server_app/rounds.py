@@ -14,6 +14,7 @@ from conf.tree import Config
 from models.types import Tensors
 from server_app.callbacks import Callback, EvaluationRecord, RoundRecord
 from server_app.checkpoint import Checkpoint, CheckpointStore
+from server_app.concurrency import fitting_workers
 from server_app.evaluator import Evaluator
 from server_app.exchange import Courier
 from server_app.gather import Gatherer
@@ -64,6 +65,7 @@ class RoundLoop:
         self._callbacks = callbacks
         self._resume_from = resume_from
         self._measure = measure_of(cfg)
+        self._fitting = fitting_workers(cfg)
         self._sealed = is_sealed(cfg)
         self.checkpoint_seconds = 0.0
         """Of the checkpoint since the last round's record."""
@@ -111,7 +113,7 @@ class RoundLoop:
     # ---- one round -----------------------------------------------------------------------
     def _round(self, strategy: RecStrategy, num_rounds: int) -> RoundRecord:
         server_round = self.round + 1
-        meter = RoundMeter(self._tools.courier, self.checkpoint_seconds)
+        meter = RoundMeter(self._tools.courier, self._fitting, self.checkpoint_seconds)
         self.checkpoint_seconds = 0.0
         uplinks = self._train(strategy, server_round, meter)
         ranking = None

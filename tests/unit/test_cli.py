@@ -318,6 +318,17 @@ def test_simulation_settings(here: Path) -> None:
     )
 
 
+def test_simulation_workers_have_cores_of_their_own(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 8 cores 3 threads each leave room for 2 workers, 9 for one that has to do."""
+    monkeypatch.setattr("server_app.concurrency.cores", lambda: 8)
+    for threads, workers in (1, 5), (3, 2), (9, 1):
+        chosen = [*SMALL, "federation.num_nodes=5", f"engine.threads={threads}"]
+        (planned,) = cli_run.plan(chosen)
+        assert federation_config(planned.config).endswith(f"init-args-num-cpus={workers}")
+
+
 def test_the_first_error_of_a_run(tmp_path: Path) -> None:
     failed = FlowerStatus("finished", "failed", "Simulation failed with exception: boom\nmore")
     assert cli_launch._first_error(tmp_path, failed) == "boom"

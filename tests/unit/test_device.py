@@ -63,7 +63,7 @@ def test_another_word_is_refused() -> None:
 
 
 def test_ray_workers_share_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr("server_app.concurrency.cores", lambda: 4)
     chosen = ["federation.num_nodes=8", "engine.device=auto"]
     gpu(monkeypatch, there=True)
     assert federation_config(compose(chosen)).endswith("client-resources-num-gpus=0.25")

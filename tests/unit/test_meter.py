@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
+from flwr.superlink.grid.http_grid import HttpGrid
+from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 
 from server_app.concurrency import least_seconds, local_workers, working_at_once
 from server_app.exchange import Courier
@@ -20,8 +22,10 @@ def test_least_seconds_by_hand() -> None:
 
 
 def test_workers_bound_what_works_at_once() -> None:
-    assert working_at_once(LocalGrid(3, workers=2), 3) == 2
-    assert working_at_once(LocalGrid(1, workers=2), 1) == 1
+    assert working_at_once(LocalGrid(3, workers=2), 3, fitting=9) == 2
+    assert working_at_once(LocalGrid(1, workers=2), 1, fitting=9) == 1
+    assert working_at_once(object.__new__(InMemoryGrid), 8, fitting=4) == 4
+    assert working_at_once(object.__new__(HttpGrid), 8, fitting=4) == 8
 
 
 def test_local_workers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +42,7 @@ def test_local_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_parts_add_up_to_the_time_spent() -> None:
     """One worker: of 0.05 s of exchange the two nodes worked 0.03 s, one after the other."""
     began = time.perf_counter()
-    meter = RoundMeter(Courier(LocalGrid(2)), checkpoint=4.0)
+    meter = RoundMeter(Courier(LocalGrid(2)), 2, checkpoint=4.0)
     with meter.part("train"):
         time.sleep(0.05)
     meter.node_work("train", [0.02, 0.01])
@@ -55,7 +59,7 @@ def test_parts_add_up_to_the_time_spent() -> None:
 
 
 def test_nodes_cannot_have_worked_longer_than_the_exchange() -> None:
-    meter = RoundMeter(Courier(LocalGrid(2)))
+    meter = RoundMeter(Courier(LocalGrid(2)), 2)
     with meter.part("evaluate"):
         time.sleep(0.01)
     meter.node_work("evaluate", [5.0, 5.0])
