@@ -11,6 +11,9 @@ from queue import Queue
 import pytest
 from flwr.app import Message, RecordDict
 from flwr.server.superlink.fleet.vce import vce_api
+from flwr.server.superlink.linkstate import InMemoryLinkState
+from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.superlink.federation import NoOpFederationManager
 
 from server_app import pickup
 from server_app.grid import LocalGrid  # sets what Flower's Message takes from the process
@@ -18,15 +21,28 @@ from server_app.pickup import hand_over
 
 
 class State:
-    """Messages by node; gives out each once, as Flower's link state does."""
+    """Gives out messages as Flower's link state does, which marks them after it has looked."""
 
     def __init__(self, messages: list[Message]) -> None:
-        self.waiting = list(messages)
+        self.message_ins_store = dict(enumerate(messages))
+        self.asked = 0
+        self.looked = threading.Event()
+        self.mark = threading.Event()
+        """Whoever has looked waits for it, briefly."""
+        self.mark.set()
 
     def get_message_ins(self, node_id: int, limit: int | None) -> list[Message]:
-        found = [m for m in self.waiting if m.metadata.dst_node_id == node_id][:limit]
-        self.waiting = [m for m in self.waiting if m not in found]
-        return found
+        self.asked += 1
+        fits = [m for m in self.waiting() if m.metadata.dst_node_id == node_id][:limit]
+        self.looked.set()
+        self.mark.wait(0.2)
+        for message in fits:
+            message.metadata.delivered_at = "now"
+        return fits
+
+    def waiting(self) -> list[Message]:
+        messages = self.message_ins_store.values()
+        return [m for m in messages if m.metadata.delivered_at == ""]
 
 
 @pytest.fixture
@@ -47,6 +63,7 @@ def simulation(messages: list[Message]) -> Iterator[tuple[State, Queue[Message]]
 
     thread = threading.Thread(target=add_messages_to_queue, args=(state, queue, {}, stop))
     thread.start()
+    assert hand_over(messages) == 0 and queue.empty()  # the first time is Flower's
     yield state, queue
     stop.set()
     thread.join(20)
@@ -58,7 +75,7 @@ def test_pushed_messages_are_in_the_queue(
     state, queue = simulation
     assert hand_over(messages) == 2
     assert [queue.get_nowait() for _ in messages] == messages
-    assert not state.waiting
+    assert not state.waiting()
 
 
 def test_what_flower_took_is_not_handed_over_again(
@@ -70,8 +87,39 @@ def test_what_flower_took_is_not_handed_over_again(
     assert [queue.get_nowait() for _ in messages] == messages
 
 
+def test_two_threads_do_not_get_the_same_message(
+    simulation: tuple[State, Queue[Message]], messages: list[Message]
+) -> None:
+    """Flower's thread has looked at the message, but not marked it, when the server comes."""
+    state, queue = simulation
+    state.mark.clear()
+    flower = threading.Thread(target=lambda: queue.put(state.get_message_ins(11, 1)[0]))
+    flower.start()
+    assert state.looked.wait(20)
+    hand_over(messages)
+    flower.join(20)
+    assert sorted(m.metadata.dst_node_id for m in queue.queue) == [11, 22]
+
+
+def test_where_nothing_waits_flower_does_not_search(
+    simulation: tuple[State, Queue[Message]], messages: list[Message]
+) -> None:
+    state, _ = simulation
+    hand_over(messages)
+    asked = state.asked
+    assert state.get_message_ins(11, 1) == [] and state.asked == asked
+
+
 def test_without_a_simulation_nothing_happens(messages: list[Message]) -> None:
     assert hand_over(messages) == 0
+
+
+def test_the_installed_flower_has_that_state() -> None:
+    """Its messages by id, and the keyword arguments that its method is called with."""
+    state = InMemoryLinkState(NoOpFederationManager(), ObjectStoreFactory().store())
+    assert state.message_ins_store == {} and pickup._is_state(state)
+    parameters = list(inspect.signature(state.get_message_ins).parameters)
+    assert parameters[:2] == ["node_id", "limit"]
 
 
 def test_the_installed_flower_has_that_thread() -> None:
