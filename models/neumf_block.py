@@ -31,6 +31,7 @@ from models.tables import row_table
 from models.types import Samples, Tensors
 
 GROUP_PAIRS = 1024
+"""Pairs worked on together: many enough that calls do not dominate, few enough for the cache."""
 DENSE_CELLS = 64
 """A dense (users, items) product beats adding row by row up to this many cells a pair."""
 BASE, SHARED, PRIVATE = range(3)
