@@ -18,7 +18,7 @@ def distinct_in_order(drawn_RK: IntArray) -> IntArray:
     """(R, K) numbers distinct within a row, from column k uniform below n − k.
 
     Each row is uniform over the ordered selections of K from n: column k takes the t-th, t
-    drawn, of the numbers its row has not yet taken.
+    drawn, of the numbers its row has not yet taken. The memory of ``drawn`` may be written over.
     """
     columns = np.ascontiguousarray(drawn_RK.T)
     ascending: list[IntArray] = []

@@ -1,11 +1,13 @@
 """Training samples of a block of users: each positive with its own sampled negatives.
 
 Numbers come from :class:`models.rng.UserStreams`, so a user's samples do not depend on the
-block. A whole number below n is ⌊n·u⌋ of a uniform u with 53 bits: its probabilities differ
-from 1/n by less than 2⁻⁵³ each.
+block. A whole number below n is ⌊n·u⌋ of a uniform u with 53 bits, n·u rounded to a double:
+its probabilities differ from 1/n by less than 2⁻⁵² each.
 """
 
 from __future__ import annotations
+
+from itertools import chain
 
 import numpy as np
 
@@ -13,8 +15,13 @@ from client_app.data import Dataset
 from client_app.distinct import distinct_in_order, nth_outside
 from client_app.errors import DataError
 from client_app.ragged import Ragged, distinct_items
-from models.rng import UserStreams
+from models.rng import Uniforms, UserStreams
 from models.types import IntArray, Samples
+
+PIECE = 32
+"""Users drawn for at once: their table of items (:func:`nth_outside`) stays in cache."""
+KEY_BITS = 40
+"""Of a key that orders positives. A user of P has two equal ones with chance below P² · 2⁻⁴¹."""
 
 
 def block_samples(
@@ -26,11 +33,20 @@ def block_samples(
         DataError: as :func:`draw_samples`.
 
     """
+    pieces = [users_U[at : at + PIECE] for at in range(0, len(users_U), PIECE)]
+    drawn = (_piece(dataset, piece, rule, num_negatives, streams) for piece in pieces)
+    return list(chain.from_iterable(drawn))
+
+
+def _piece(
+    dataset: Dataset, users_U: IntArray, rule: str, num_negatives: int, streams: UserStreams
+) -> list[Samples]:
     train = Ragged.of(dataset.indptr, dataset.train_items, users_U)
     held_U2 = np.stack([dataset.test_U[users_U], dataset.validation_U[users_U]], axis=1)
     excluded = excluded_items(train, held_U2, rule, dataset.num_items)
     uniforms = streams.uniforms(users_U, train.lengths_U * (1 + num_negatives))
-    return draw_samples(train, excluded, dataset.num_items, uniforms.reshape(-1, 1 + num_negatives))
+    uniforms_PX = uniforms.reshape(-1, 1 + num_negatives)
+    return draw_samples(train, excluded, dataset.num_items, users_U, uniforms_PX)
 
 
 def excluded_items(train: Ragged, held_U2: IntArray, rule: str, num_items: int) -> Ragged:
@@ -48,7 +64,7 @@ def excluded_items(train: Ragged, held_U2: IntArray, rule: str, num_items: int) 
 
 
 def draw_samples(
-    train: Ragged, excluded: Ragged, num_items: int, uniforms_PX: np.ndarray
+    train: Ragged, excluded: Ragged, num_items: int, users_U: IntArray, uniforms_PX: Uniforms
 ) -> list[Samples]:
     """Each user's positives in random order, each followed by its negatives.
 
@@ -56,31 +72,43 @@ def draw_samples(
     without replacement, over the items outside ``excluded`` (sorted and distinct in a user),
     and independent of other positives'. ``uniforms`` has a row a positive: a key for the order,
     then one number a negative. A user of P positives gets P · (1 + negatives) samples.
+    ``users`` are their indices, to name one in an error; there are fewer than 2^23.
 
     Raises:
-        DataError: when fewer items than negatives are outside a user's ``excluded``.
+        DataError: naming the user who has fewer items than negatives outside ``excluded``.
 
     """
     num_negatives = uniforms_PX.shape[1] - 1
     outside_U = num_items - excluded.lengths_U
-    _check_pool(outside_U, num_negatives, num_items)
-    # Keys of equal users are in [u, u + 1): one sort orders all users' positives.
-    order_P = np.argsort(train.users + uniforms_PX[:, 0])
+    _check_pool(outside_U, num_negatives, num_items, users_U)
     items_PX = np.empty(uniforms_PX.shape, dtype=np.int64)
-    items_PX[:, 0] = train.values[order_P]
-    bounds = outside_U[train.users, None] - np.arange(num_negatives)
-    ranks = distinct_in_order((bounds * uniforms_PX[:, 1:]).astype(np.int64))
+    items_PX[:, 0] = train.values[_order(train.users, uniforms_PX[:, 0])]
+    # Negatives first: each operation runs along many positives, not along a few negatives.
+    bounds_KP = outside_U[train.users].astype(float) - np.arange(num_negatives)[:, None]
+    ranks = distinct_in_order((bounds_KP * uniforms_PX.T[1:]).astype(np.int64).T)
     items_PX[:, 1:] = nth_outside(ranks, train.users, excluded, num_items)
     labels_PX = np.zeros(items_PX.shape, dtype=np.float32)
     labels_PX[:, 0] = 1.0
     return _by_user(items_PX, labels_PX, train)
 
 
-def _check_pool(outside_U: IntArray, num_negatives: int, num_items: int) -> None:
-    if len(outside_U) and outside_U.min() < num_negatives:
+def _order(users_P: IntArray, uniforms_P: Uniforms) -> IntArray:
+    """Places in random order within each user, users in theirs: one sort for all of them.
+
+    The keys are whole numbers: added to a user's place, uniforms would lose bits to it, and
+    the order of two close ones would depend on the block.
+    """
+    keys = (users_P << KEY_BITS) + (uniforms_P * 2.0**KEY_BITS).astype(np.int64)
+    return np.argsort(keys, kind="stable")
+
+
+def _check_pool(outside_U: IntArray, num_negatives: int, num_items: int, users_U: IntArray) -> None:
+    few_U = np.flatnonzero(outside_U < num_negatives)
+    if len(few_U):
+        user, outside = users_U[few_U[0]], outside_U[few_U[0]]
         raise DataError(
-            f"{num_negatives} negatives a positive were asked for, but only {outside_U.min()} of "
-            f"{num_items} items may be drawn for a user; lower strategy.num_negatives"
+            f"{num_negatives} negatives a positive were asked for, but only {outside} of "
+            f"{num_items} items may be drawn for user {user}; lower strategy.num_negatives"
         )
 
 

@@ -34,7 +34,7 @@ def negatives(rule: str, seed: int) -> tuple[IntArray, IntArray]:
     excluded = excluded_items(train, np.tile(HELDOUT, (DRAWS, 1)), rule, NUM_ITEMS)
     streams = UserStreams(seed, Role.TRAIN, 1, 0)
     uniforms = streams.uniforms(np.arange(DRAWS), train.lengths_U * 5).reshape(-1, 5)
-    users = draw_samples(train, excluded, NUM_ITEMS, uniforms)
+    users = draw_samples(train, excluded, NUM_ITEMS, np.arange(DRAWS), uniforms)
     drawn = np.concatenate([samples.items_S for samples in users]).reshape(-1, 5)[:, 1:]
     return drawn, np.setdiff1d(np.arange(NUM_ITEMS), excluded.values)
 
@@ -76,7 +76,8 @@ def test_positives_come_in_every_order() -> None:
     train = Ragged(np.tile(np.arange(3), count), np.full(count, 3))
     streams = UserStreams(4, Role.TRAIN, 1, 0)
     uniforms = streams.uniforms(np.arange(count), np.full(count, 6)).reshape(-1, 2)
-    orders = [s.items_S[::2] for s in draw_samples(train, train, 9, uniforms)]
+    users = draw_samples(train, train, 9, np.arange(count), uniforms)
+    orders = [samples.items_S[::2] for samples in users]
     keys = np.array(orders) @ np.array([9, 3, 1])
     counts = np.bincount(keys, minlength=27)
     assert np.count_nonzero(counts) == 6

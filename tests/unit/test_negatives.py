@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from client_app.errors import DataError
-from client_app.negatives import block_samples, draw_samples, excluded_items
+from client_app.negatives import PIECE, block_samples, draw_samples, excluded_items
 from client_app.ragged import Ragged
 from models.rng import Role, UserStreams
 from models.types import IntArray, Samples
@@ -88,6 +88,53 @@ def test_samples_do_not_depend_on_the_block(rows: list[list[int]], data: st.Data
         assert np.array_equal(samples.items_S, everyone[user].items_S)
 
 
+def test_blocks_beyond_a_piece() -> None:
+    """Users of several pieces, and the same ones in another order."""
+    rows = [[u % NUM_ITEMS, (3 * u) % NUM_ITEMS, 5] for u in range(2 * PIECE + 3)]
+    users = list(range(len(rows)))
+    everyone = drawn(dataset(rows), users, 2)
+    assert len(everyone) == len(rows)
+    backwards = drawn(dataset(rows), users[::-1], 2)[::-1]
+    for row, samples, other in zip(rows, everyone, backwards, strict=True):
+        assert sorted(samples.items_S[::3].tolist()) == sorted(row)
+        assert np.array_equal(samples.items_S, other.items_S)
+
+
+@pytest.mark.parametrize("place", [0, 1000])
+def test_order_of_close_keys_does_not_depend_on_the_place_in_the_block(place: int) -> None:
+    """Keys half, half + 2^-40, and just below one; 1000 + half + 2^-53 is no double.
+
+    Two keys that agree in 40 bits keep the order of their items, whatever the place.
+    """
+    keys = np.array([0.5 + 2.0**-40, 0.5 + 2.0**-53, 0.5, 1 - 2.0**-53])
+    rows = [[0]] * place + [[1, 2, 3, 4], [6]]
+    uniforms = np.full((place + 5, 2), 0.0)
+    uniforms[place : place + 4, 0] = keys
+    train = ragged(rows)
+    *_, samples, last = draw_samples(train, train, 9, np.arange(place + 2), uniforms)
+    assert samples.items_S[::2].tolist() == [2, 3, 1, 4]
+    assert last.items_S[::2].tolist() == [6]
+
+
+@given(st.integers(1, 2**31), st.data())
+def test_bias_of_a_whole_number_below_n(n: int, data: st.DataObject) -> None:
+    """⌊n·u⌋ reaches i at most one step of 2^-53 before u = i / n does, so 2^-52 bounds the bias.
+
+    Exactly, the first step with n·u >= i is ⌈i · 2^53 / n⌉; rounding may bring it forward by one.
+    """
+    i = data.draw(st.integers(0, n))
+    first = -(-i * 2**53 // n)
+
+    def whole(step: int) -> int:
+        return int((np.array([n]) * (step * 2.0**-53)).astype(np.int64)[0])
+
+    if first < 2**53:
+        assert whole(first) >= i
+    if first >= 2:
+        assert whole(first - 2) < i
+    assert whole(2**53 - 1) < n
+
+
 def test_honest_pool_keeps_heldout_items_and_the_other_rule_removes_them() -> None:
     train = ragged([[1, 4, 4, 6], [], [2]])
     held = np.array([[2, 4], [7, -1], [-1, -1]])
@@ -111,11 +158,11 @@ def test_an_honest_draw_can_be_the_heldout_item() -> None:
 
 
 def test_too_few_items_outside_is_an_error() -> None:
-    data = dataset([[0], list(range(37))])
-    drawn(data, [0, 1], 3)
-    message = r"4 negatives .* only 3 of 40 items .*lower strategy\.num_negatives"
+    data = dataset([[0], [1], list(range(37))])
+    drawn(data, [2, 0], 3)
+    message = r"4 negatives .* only 3 of 40 items .* for user 2; lower strategy\.num_negatives"
     with pytest.raises(DataError, match=message):
-        drawn(data, [0, 1], 4)
+        drawn(data, [0, 2], 4)
 
 
 def test_places_of_given_uniform_numbers() -> None:
@@ -126,6 +173,7 @@ def test_places_of_given_uniform_numbers() -> None:
     two: 4 and 2.
     """
     uniforms = np.array([[0.9, 0.0, 0.9], [0.2, 0.7, 0.6]])
-    (samples,) = draw_samples(ragged([[1, 3]]), ragged([[1, 3]]), 5, uniforms)
+    train = ragged([[1, 3]])
+    (samples,) = draw_samples(train, train, 5, np.array([0]), uniforms)
     assert samples.items_S.tolist() == [3, 0, 4, 1, 4, 2]
     assert samples.labels_S.tolist() == [1, 0, 0, 1, 0, 0]
