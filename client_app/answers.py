@@ -10,7 +10,8 @@ from torch import Tensor
 
 from client_app.device import device_of, moved
 from client_app.evaluation import CandidateScores, CatalogueScores, evaluate, popularity
-from client_app.runtime import Node, NodeError
+from client_app.node_config import NodeError
+from client_app.runtime import Node
 from conf.fingerprint import code_fingerprint
 from models.types import IntArray, Tensors
 from strategies import wire

@@ -19,8 +19,9 @@ from client_app.answers import answer_evaluate, answer_hello, answer_item_counts
 from client_app.device import DeviceError
 from client_app.errors import DataError
 from client_app.failures import TrainError, describe
+from client_app.node_config import NodeError
 from client_app.private_state import UnknownRun
-from client_app.runtime import NodeError, decode_shared, open_node
+from client_app.runtime import decode_shared, open_node
 from client_app.store_file import StoreError
 from client_app.training import answer_train
 from conf.tree import ConfigError

@@ -23,28 +23,31 @@ BLOCK = 1024
 """Users drawn for at once."""
 
 
-def derived(split: Split, num_candidates: int, stream: int) -> IntArray:
+def derived(
+    split: Split, num_candidates: int, stream: int, users_U: IntArray | None = None
+) -> IntArray:
     """(U, C) distinct items, sorted, uniform over those the user has in no row at all.
 
     User u's come from the stream (42, EVAL_NEGATIVES, ``stream``, u): the same in every run,
-    whatever its seed; test and validation candidates are independent of each other.
+    whatever its seed; test and validation candidates are independent of each other. ``users``
+    are the global indices of the split's rows where these are not 0, 1, 2 and so on.
 
     Raises:
         DataError: when a user has too many of the items.
 
     """
     _check_size(split, num_candidates)
-    num_items, users_U = len(split.item_ids), np.arange(len(split.user_ids))
-    blocks = [users_U[at : at + BLOCK] for at in range(0, len(users_U), BLOCK)]
+    num_items, rows_U = len(split.item_ids), np.arange(len(split.user_ids))
+    users_U = rows_U if users_U is None else users_U
     drawn = [
         draw_candidates(
-            Ragged.of(split.own_indptr, split.own_items, block),
-            block,
+            Ragged.of(split.own_indptr, split.own_items, rows_U[at : at + BLOCK]),
+            users_U[at : at + BLOCK],
             num_items,
             num_candidates,
             stream,
         )
-        for block in blocks
+        for at in range(0, len(rows_U), BLOCK)
     ]
     return np.concatenate(drawn)
 

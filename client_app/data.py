@@ -25,7 +25,8 @@ from models.types import IntArray
 FORMAT = 2
 """Part of the cache key: raise it whenever preparation gives other arrays."""
 
-SHOWN_ONLY = frozenset({"name", "path", "fetch", "sha256", "titles", "synthetic"})
+SHOWN_ONLY = frozenset({"name", "path", "fetch", "sha256", "titles", "synthetic", "unknown_items"})
+"""Settings that do not decide the arrays of a whole data set."""
 COUNTED_AT_ONCE = 1 << 16
 """Users whose rows are counted together."""
 PROTOCOL_FIELDS = ("min_interactions", "duplicates", "validation", "num_candidates", "candidates")
@@ -59,12 +60,32 @@ class Dataset:
     """Hash of ``item_ids`` in order."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """What preparation met: rows, bad_rows, below_threshold, repeated_rows, users_dropped,
-    rows_used."""
+    rows_used; of a node's own data unknown_items and unlisted_users too."""
+    hosted: IntArray | None = None
+    """Global index of each row of the arrays, ascending; None: all users, a row is an index."""
+    population: int | None = None
+    """Users of the whole federation where ``hosted`` are some of them."""
 
     @property
     def num_users(self) -> int:
-        """U."""
-        return len(self.user_ids)
+        """Users of the federation, N."""
+        return len(self.user_ids) if self.population is None else self.population
+
+    def rows(self, users_U: IntArray) -> IntArray:
+        """Rows of the arrays for users (U,) given by their global indices.
+
+        Raises:
+            DataError: naming a user whose data is not here.
+
+        """
+        if self.hosted is None:
+            return users_U
+        rows_U = np.searchsorted(self.hosted, users_U)
+        found_U = rows_U < len(self.hosted)
+        found_U[found_U] = self.hosted[rows_U[found_U]] == users_U[found_U]
+        if not found_U.all():
+            raise DataError(f"the data of user {users_U[~found_U][0]} is not on this node")
+        return rows_U
 
     @property
     def num_items(self) -> int:
@@ -73,22 +94,34 @@ class Dataset:
 
     def train_of(self, user: int) -> IntArray:
         """The user's training items, sorted, repeats kept."""
-        return self.train_items[self.indptr[user] : self.indptr[user + 1]]
+        return self.train_rows(np.array([user])).values
 
     def heldout_of(self, user: int) -> IntArray:
         """The user's held-out items, sorted and distinct."""
-        held = np.array([self.test_U[user], self.validation_U[user]], dtype=np.int64)
+        held = self.heldout(np.array([user]))
         return np.unique(held[held >= 0])
+
+    def train_rows(self, users_U: IntArray) -> Ragged:
+        """Training items of users, sorted within each, repeats kept."""
+        return Ragged.of(self.indptr, self.train_items, self.rows(users_U))
+
+    def train_lengths(self, users_U: IntArray) -> IntArray:
+        """Number of training rows (U,) of users."""
+        rows_U = self.rows(users_U)
+        return self.indptr[rows_U + 1] - self.indptr[rows_U]
+
+    def heldout(self, users_U: IntArray) -> IntArray:
+        """(U, 2) test and validation items of users, -1 for none."""
+        rows_U = self.rows(users_U)
+        return np.stack([self.test_U[rows_U], self.validation_U[rows_U]], axis=1)
 
     def candidates(self, split: Literal["test", "validation"], users_U: IntArray) -> IntArray:
         """(U, C) items that users' held-out items are ranked against, stored or drawn now."""
         stored = self.test_candidates_UC if split == "test" else self.validation_candidates_UC
         if len(stored):
-            return stored[users_U]
+            return stored[self.rows(users_U)]
         stream = TEST_STREAM if split == "test" else VALIDATION_STREAM
-        train = Ragged.of(self.indptr, self.train_items, users_U)
-        held_U2 = np.stack([self.test_U[users_U], self.validation_U[users_U]], axis=1)
-        own = distinct_items(train, self.num_items, held_U2)
+        own = distinct_items(self.train_rows(users_U), self.num_items, self.heldout(users_U))
         return draw_candidates(own, users_U, self.num_items, stored.shape[1], stream)
 
     def item_counts(self, users: IntArray) -> IntArray:
@@ -96,7 +129,7 @@ class Dataset:
         counts_I = np.zeros(self.num_items, dtype=np.int64)
         for start in range(0, len(users), COUNTED_AT_ONCE):
             part = users[start : start + COUNTED_AT_ONCE]
-            items = Ragged.of(self.indptr, self.train_items, part).values
+            items = self.train_rows(part).values
             counts_I += np.bincount(items, minlength=self.num_items)
         return counts_I
 
@@ -131,7 +164,7 @@ def load(dataset: DatasetConfig, protocol: ProtocolConfig, cache: Cache) -> Data
         return prepare(path, titles, dataset, protocol)
 
     folder = cache.entry(cache_key(digests, path, dataset, protocol), prepared)
-    return _open(folder, folder.stat().st_ino)
+    return open_dataset(folder, folder.stat().st_ino)
 
 
 def _synthetic(made: SyntheticConfig, protocol: ProtocolConfig, cache: Cache) -> Dataset:
@@ -143,7 +176,7 @@ def _synthetic(made: SyntheticConfig, protocol: ProtocolConfig, cache: Cache) ->
     splitting = {name: getattr(protocol, name) for name in PROTOCOL_FIELDS}
     key = json.dumps([FORMAT, "synthetic", dataclasses.asdict(made), splitting], sort_keys=True)
     folder = cache.entry(hashlib.sha256(key.encode()).hexdigest()[:32], prepared)
-    return _open(folder, folder.stat().st_ino)
+    return open_dataset(folder, folder.stat().st_ino)
 
 
 def cache_key(
@@ -174,6 +207,11 @@ def shard_bounds(num_users: int, index: int, num_nodes: int) -> tuple[int, int]:
     return num_users * index // num_nodes, num_users * (index + 1) // num_nodes
 
 
+def source_path(cfg: Config) -> str:
+    """Path of the configured file, fetched where none is set."""
+    return _sources(cfg.dataset, Cache.at(cfg.cache))[0]
+
+
 def _sources(dataset: DatasetConfig, cache: Cache) -> tuple[str, str | None]:
     """Path of the file, and of the titles where there are any; fetched where no path is set."""
     for key in ("path", "titles"):
@@ -191,8 +229,8 @@ def _sources(dataset: DatasetConfig, cache: Cache) -> tuple[str, str | None]:
 
 
 @functools.lru_cache(maxsize=8)
-def _open(folder: Path, inode: int) -> Dataset:
-    # ``inode``: an entry that was rebuilt in its place is another one.
+def open_dataset(folder: Path, inode: int) -> Dataset:
+    """The arrays of a cache entry; ``inode``: one that was rebuilt in its place is another."""
     arrays, facts = open_entry(folder)
     return Dataset(
         **{f.name: arrays.get(f.name) for f in dataclasses.fields(Dataset) if f.name not in facts},  # type: ignore[arg-type]

@@ -122,7 +122,7 @@ def block_size(strategy: RecStrategy, cfg: Config) -> int:
 
 
 def _sizes(users: IntArray, dataset: Dataset) -> IntArray:
-    return dataset.indptr[users + 1] - dataset.indptr[users]
+    return dataset.train_lengths(users)
 
 
 def blocks(sizes_U: IntArray, block_users: int) -> list[slice]:

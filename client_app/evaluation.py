@@ -109,7 +109,7 @@ def _catalogue(score: CatalogueScores, users_U: IntArray, num_items: int) -> Ten
 
 
 def _splits(dataset: Dataset, users_U: IntArray) -> tuple[_Split, _Split]:
-    test_U, validation_U = dataset.test_U[users_U], dataset.validation_U[users_U]
+    test_U, validation_U = dataset.heldout(users_U).T
     none_U = np.full_like(test_U, -1)
     return (
         _Split("test", test_U, dataset.candidates("test", users_U), validation_U),
@@ -147,15 +147,9 @@ def _ranked(
 
 def _unknown(dataset: Dataset, users_U: IntArray, hidden_U: IntArray) -> Tensor:
     """True for items that are neither a training item of the user nor its hidden one (U, I)."""
-    starts_U = dataset.indptr[users_U]
-    lengths_U = dataset.indptr[users_U + 1] - starts_U
-    # Positions of the users' training rows, one run after the other.
-    skipped_U = starts_U - (np.cumsum(lengths_U) - lengths_U)
-    positions = np.arange(lengths_U.sum()) + np.repeat(skipped_U, lengths_U)
+    train = dataset.train_rows(users_U)
     unknown_UI = np.ones((len(users_U), dataset.num_items), dtype=bool)
-    unknown_UI[np.repeat(np.arange(len(users_U)), lengths_U), dataset.train_items[positions]] = (
-        False
-    )
+    unknown_UI[train.users, train.values] = False
     (hides,) = np.nonzero(hidden_U >= 0)
     unknown_UI[hides, hidden_U[hides]] = False
     return torch.from_numpy(unknown_UI)
@@ -163,8 +157,9 @@ def _unknown(dataset: Dataset, users_U: IntArray, hidden_U: IntArray) -> Tensor:
 
 def _exposure(dataset: Dataset, users_U: IntArray, scores_UI: Tensor) -> IntArray:
     """Counts (I,) of the items in the top 10 of the users that have a test item."""
-    (has,) = np.nonzero(dataset.test_U[users_U] >= 0)
-    unknown_UI = _unknown(dataset, users_U[has], dataset.validation_U[users_U[has]])
+    test_U, validation_U = dataset.heldout(users_U).T
+    (has,) = np.nonzero(test_U >= 0)
+    unknown_UI = _unknown(dataset, users_U[has], validation_U[has])
     open_UI = scores_UI[torch.from_numpy(has)].masked_fill(~unknown_UI, -torch.inf)
     top_UK = open_UI.topk(min(EXPOSURE_CUTOFF, dataset.num_items), dim=1).indices
     # A user with fewer than ten unknown items has known ones at the end of its list.

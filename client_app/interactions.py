@@ -38,6 +38,8 @@ class Interactions:
     user_ids: Strings
     item_ids: Strings
     counts: Mapping[str, int]
+    timestamps: Numbers | None = None
+    """As read, NaN for a missing one; None where ``times`` come from elsewhere."""
 
 
 def parse(raw: bytes, config: DatasetConfig, path: str) -> Interactions:
@@ -65,7 +67,8 @@ def parse(raw: bytes, config: DatasetConfig, path: str) -> Interactions:
         "bad_rows": len(rows.bad),
         "below_threshold": int(len(users) - keep.sum()),
     }
-    return Interactions(users[keep], items[keep], times[keep], user_ids, item_ids, counts)
+    stamps = rows.times[keep] if config.time == "timestamp" and rows.times is not None else None
+    return Interactions(users[keep], items[keep], times[keep], user_ids, item_ids, counts, stamps)
 
 
 def _check_rows(rows: Rows, config: DatasetConfig, path: str) -> None:

@@ -41,9 +41,8 @@ def block_samples(
 def _piece(
     dataset: Dataset, users_U: IntArray, rule: str, num_negatives: int, streams: UserStreams
 ) -> list[Samples]:
-    train = Ragged.of(dataset.indptr, dataset.train_items, users_U)
-    held_U2 = np.stack([dataset.test_U[users_U], dataset.validation_U[users_U]], axis=1)
-    excluded = excluded_items(train, held_U2, rule, dataset.num_items)
+    train = dataset.train_rows(users_U)
+    excluded = excluded_items(train, dataset.heldout(users_U), rule, dataset.num_items)
     uniforms = streams.uniforms(users_U, train.lengths_U * (1 + num_negatives))
     uniforms_PX = uniforms.reshape(-1, 1 + num_negatives)
     return draw_samples(train, excluded, dataset.num_items, users_U, uniforms_PX)

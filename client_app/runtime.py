@@ -19,9 +19,12 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord
 
-from client_app.data import Dataset, load_dataset, shard_bounds
+from client_app.cache import Cache
+from client_app.data import Dataset, load_dataset
 from client_app.device import device_of
+from client_app.node_config import NodeError, own_folder, own_paths, share_of, store_path
 from client_app.private_state import PrivateState, UnknownRun
+from client_app.shard import load_shard
 from client_app.user_store import UserStore
 from conf.fingerprint import PACKAGES, code_fingerprint, package_folder
 from conf.tree import Config, build_strategy, from_json
@@ -31,14 +34,8 @@ from strategies.codec import from_arrays
 from strategies.messages import Header
 
 OPEN_STORES, DECODED = 64, 4
-OWN_PATHS = {"data-path": "dataset", "cache-path": "cache"}
-"""Keys of ``--node-config`` for a node whose data lies elsewhere than the server's."""
 K = TypeVar("K")
 V = TypeVar("V")
-
-
-class NodeError(RuntimeError):
-    """A request that the node cannot serve; the text says what to change."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +49,8 @@ class Node:
     dataset: Dataset
     strategy: RecStrategy
     state: PrivateState
+    folder: Path | None = None
+    """The node's own data folder; None where it takes its part of a whole data set."""
 
     def part(self, users: IntArray | None) -> IntArray:
         """The users of a request in ascending order; all of the node where none are named.
@@ -65,11 +64,11 @@ class Node:
         ordered = np.unique(users)
         if len(ordered) != len(users) or not len(users):
             raise NodeError(f"shard {self.shard_key}: users must be distinct and at least one")
-        foreign = ordered[(ordered < self.users[0]) | (ordered > self.users[-1])]
+        foreign = np.setdiff1d(ordered, self.users, assume_unique=True)
         if len(foreign):
             raise NodeError(
-                f"shard {self.shard_key} hosts users {self.users[0]} to {self.users[-1]}, "
-                f"not user {foreign[0]}"
+                f"shard {self.shard_key} hosts {len(self.users)} users from {self.users[0]} to "
+                f"{self.users[-1]}, not user {foreign[0]}"
             )
         return ordered
 
@@ -115,18 +114,15 @@ def open_node(
 
     """
     check_code(header)
-    own = tuple((key, node_config.get(name)) for name, key in OWN_PATHS.items())
-    cfg, dataset, strategy = _application(header.config_json, own)
+    folder = own_folder(node_config)
+    cfg, dataset, strategy = _application(header.config_json, folder, own_paths(node_config))
     device_of(cfg.engine.device)
     if torch.get_num_threads() != cfg.engine.threads:
         torch.set_num_threads(cfg.engine.threads)
-    index, count = shard_of(node_config)
-    _check_users(dataset.num_users, count)
-    lo, hi = shard_bounds(dataset.num_users, index, count)
-    shard_key = f"{index:06d}-of-{count:06d}"
-    store = _open_store(store_path(node_config, cfg, shard_key), shard_key)
+    key, users = share_of(node_config, folder, dataset)
+    store = _open_store(store_path(node_config, cfg, key), key)
     state = PrivateState(strategy, store, header.run_id, cfg.seed, unknown_run=unknown_run)
-    return Node(shard_key, np.arange(lo, hi, dtype=np.int64), cfg, dataset, strategy, state)
+    return Node(key, users, cfg, dataset, strategy, state, folder)
 
 
 def check_code(header: Header) -> None:
@@ -140,45 +136,6 @@ def check_code(header: Header) -> None:
             "SuperLink (fedrecgel stop) and run again; in deployment install the server's "
             "version on this node"
         )
-
-
-def shard_of(node_config: Mapping[str, object]) -> tuple[int, int]:
-    """The node's partition-id and num-partitions, checked."""
-    index, count = node_config.get("partition-id"), node_config.get("num-partitions")
-    numbers = type(index) is int and type(count) is int
-    if not numbers or not 0 <= index < count:  # type: ignore[operator]
-        raise NodeError(
-            "a node needs partition-id and num-partitions, whole numbers with 0 <= partition-id "
-            f"< num-partitions; got {index!r} and {count!r}. Start it with "
-            "--node-config 'partition-id=0 num-partitions=2'"
-        )
-    return index, count  # type: ignore[return-value]
-
-
-def _check_users(num_users: int, num_nodes: int) -> None:
-    if num_nodes > num_users:
-        raise NodeError(
-            f"{num_nodes} nodes are too many for the {num_users} users of the prepared data: a "
-            f"node hosts one user at least; set federation.num_nodes={num_users} or lower (in "
-            "deployment num-partitions of --node-config too)"
-        )
-
-
-def store_path(node_config: Mapping[str, object], cfg: Config, shard_key: str) -> Path:
-    """Where the node's private state lies: ``store-path``, else in the run's folder.
-
-    ``store-path`` names the file, or a folder that exists already.
-    """
-    given = node_config.get("store-path")
-    if given is not None:
-        path = Path(str(given)).expanduser()
-        return path / f"{shard_key}.sqlite" if path.is_dir() else path
-    if not cfg.output or not cfg.name:
-        raise NodeError(
-            "the run has no folder to keep the node's private state in: set output and name, "
-            "or start the node with --node-config 'store-path=\"/a/file.sqlite\"'"
-        )
-    return Path(cfg.output) / cfg.name / "nodes" / f"{shard_key}.sqlite"
 
 
 def decode_shared(record: ArrayRecord) -> tuple[Tensors, bytes]:
@@ -201,15 +158,16 @@ def decode_shared(record: ArrayRecord) -> tuple[Tensors, bytes]:
 
 @lru_cache(maxsize=4)
 def _application(
-    config_json: str, own_paths: tuple[tuple[str, object], ...]
+    config_json: str, folder: Path | None, own_paths: tuple[str | None, str | None]
 ) -> tuple[Config, Dataset, RecStrategy]:
     """``own_paths``: where this node has its data, in place of the server's paths."""
-    cfg = from_json(config_json)
-    paths = {key: str(path) for key, path in own_paths if path is not None}
-    if "dataset" in paths:
-        cfg = replace(cfg, dataset=replace(cfg.dataset, path=paths["dataset"]))
-    cfg = replace(cfg, cache=paths.get("cache", cfg.cache))
+    cfg, (data, cache) = from_json(config_json), own_paths
     strategy: RecStrategy = build_strategy(cfg)
+    if folder is not None:
+        return cfg, load_shard(folder, cfg, None if cache is None else Cache.at(cache)), strategy
+    if data is not None:
+        cfg = replace(cfg, dataset=replace(cfg.dataset, path=data))
+    cfg = replace(cfg, cache=cfg.cache if cache is None else cache)
     return cfg, load_dataset(cfg), strategy
 
 

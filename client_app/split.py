@@ -74,6 +74,23 @@ def split(data: Interactions, protocol: ProtocolConfig, name: str) -> Split:
     )
 
 
+def kept_rows(data: Interactions, protocol: ProtocolConfig) -> IntArray:
+    """Rows (positions) of the users that the protocol keeps, repeats included."""
+    first, _ = _first_of_repeats(data, protocol.duplicates)
+    kept, _ = _frequent(data.users, np.flatnonzero(first), protocol.min_interactions)
+    return np.flatnonzero(np.isin(data.users, data.users[kept]))
+
+
+def split_numbered(data: Interactions, protocol: ProtocolConfig) -> Split:
+    """The same for data whose users and items are chosen and numbered already: none is dropped."""
+    first, repeated = _first_of_repeats(data, protocol.duplicates)
+    users, items = data.users[first], data.items[first]
+    counts = {**data.counts, "repeated_rows": repeated, "rows_used": len(users)}
+    rank = _rank(users, items, data.times[first])
+    ids = (data.user_ids, data.item_ids)
+    return _assemble((users, items, rank), ids, protocol.validation, counts)
+
+
 def _first_of_repeats(data: Interactions, rule: str) -> tuple[npt.NDArray[np.bool_], int]:
     """Which rows stay under the rule, and how many rows repeat an earlier pair."""
     pairs = data.users * len(data.item_ids) + data.items

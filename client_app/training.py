@@ -12,8 +12,9 @@ from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 from torch import Tensor
 
 from client_app.engine import train_users
+from client_app.node_config import NodeError
 from client_app.retention import TrainKey
-from client_app.runtime import Node, NodeError
+from client_app.runtime import Node
 from models.types import IntArray, Tensors, Update
 from strategies import wire
 from strategies.fields import pack

@@ -59,6 +59,9 @@ class DatasetConfig:
     titles: str | None = None
     """A file with item titles (RecBole ``.item``), shown by ``recommend``; optional."""
     bad_rows: Literal["error", "skip"] = "error"
+    unknown_items: Literal["skip", "error"] = "skip"
+    """What a node with a data folder of its own does about items that are not in the catalogue:
+    leave their rows out, and say so, or refuse."""
     rows: int | None = None
     users: int | None = None
     items: int | None = None

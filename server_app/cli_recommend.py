@@ -77,9 +77,9 @@ def recommendations(
 
     """
     from client_app.data import load_dataset, shard_bounds
+    from client_app.node_config import store_path
     from client_app.recommend import known_items
     from client_app.recommend import recommend as best_items
-    from client_app.runtime import store_path
     from client_app.user_store import UserStore
     from conf.tree import build_strategy, from_mapping
     from server_app.checkpoint import load_checkpoint

@@ -272,7 +272,7 @@ def test_stock_strategies_need_weights_not_gradients(cfg: Config) -> None:
 def test_users_of_another_node(cfg: Config) -> None:
     request = tiny_run.downlink(tiny_run.header(cfg), tiny_run.shared(cfg), [3, 12])
     reason = refused(tiny_run.train(LocalGrid(2), request))
-    assert "shard 000000-of-000002 hosts users 0 to 9, not user 12" in reason
+    assert "shard 000000-of-000002 hosts 10 users from 0 to 9, not user 12" in reason
     assert "client_app/training.py:" in reason
 
 

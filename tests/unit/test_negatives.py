@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from client_app.data import Dataset
 from client_app.errors import DataError
 from client_app.negatives import PIECE, block_samples, draw_samples, excluded_items
 from client_app.ragged import Ragged
@@ -23,14 +22,21 @@ USERS = st.lists(
 )
 
 
-def dataset(rows: list[list[int]], held: list[int] | None = None) -> Any:
-    """What sampling reads of a data set; user u holds out ``held[u]`` for the test."""
-    return SimpleNamespace(
+def dataset(rows: list[list[int]], held: list[int] | None = None) -> Dataset:
+    """User u trains on ``rows[u]`` and holds out ``held[u]`` for the test."""
+    none = np.empty((len(rows), 0), dtype=np.int64)
+    return Dataset(
+        user_ids=np.arange(len(rows)).astype(str),
+        item_ids=np.arange(NUM_ITEMS).astype(str),
         indptr=np.append(0, np.cumsum([len(row) for row in rows])),
         train_items=np.array([item for row in rows for item in sorted(row)], dtype=np.int64),
         test_U=np.array(held or [-1] * len(rows)),
         validation_U=np.full(len(rows), -1),
-        num_items=NUM_ITEMS,
+        test_candidates_UC=none,
+        validation_candidates_UC=none,
+        titles=None,
+        fingerprint="",
+        catalogue="",
     )
 
 
@@ -40,7 +46,7 @@ def ragged(rows: list[list[int]]) -> Ragged:
 
 
 def drawn(
-    data: Any, users: list[int], num_negatives: int, seed: int = 0, rule: str = "honest"
+    data: Dataset, users: list[int], num_negatives: int, seed: int = 0, rule: str = "honest"
 ) -> list[Samples]:
     streams = UserStreams(seed, Role.TRAIN, 1, 0)
     return block_samples(data, np.array(users), rule, num_negatives, streams)

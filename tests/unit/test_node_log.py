@@ -8,7 +8,7 @@ import pytest
 from client_app.app import deliberate
 from client_app.errors import DataError
 from client_app.failures import TrainError, stage
-from client_app.runtime import NodeError
+from client_app.node_config import NodeError
 from client_app.user_store import StaleRequestError
 from conf.tree import ConfigError
 from models.types import IntArray
