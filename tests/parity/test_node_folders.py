@@ -144,7 +144,7 @@ def test_another_run_than_the_folder_is_for(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=words):
             load_shard(folder, tiny_run.config(tmp_path, setting))
     (folder / "catalogue.tsv").write_text("1\t\n2\t\n")
-    with pytest.raises(DataError, match="not the catalogue that shard.json names"):
+    with pytest.raises(DataError, match=r"not the catalogue that shard.json names"):
         load_shard(folder, cfg)
     (folder / "shard.json").write_text(json.dumps({"shard_key": 3}))
     with pytest.raises(DataError, match="not a node's description"):
