@@ -35,6 +35,8 @@ def answer_hello(node: Node, request: HelloRequest) -> RecordDict:
         data=data.fingerprint,
         catalogue=data.catalogue,
         num_items=data.num_items,
+        population=data.num_users,
+        left_out=data.counts.get("unknown_items", 0),
         new_run=state.new_run,
     )
     return wire.encode_hello(reply)

@@ -97,6 +97,14 @@ def item_counts(message: Message, context: Context) -> RecordDict:
     return answer_item_counts(open_node(context.node_config, header, unknown_run="refuse"))
 
 
+@app.query("refused")
+@replying
+def refused(message: Message, context: Context) -> RecordDict:
+    """Note in the node's log why the server does not admit it."""
+    log(ERROR, "The server does not admit this node: %s", wire.decode_refusal(message.content))
+    return RecordDict()
+
+
 def _stock(request: bool) -> UnknownRun:
     """A stock Flower strategy says no hello: its first request starts the run."""
     return "start" if request else "refuse"

@@ -21,6 +21,7 @@ AT_LEAST = {
     "engine.block_users": 1,
     "engine.evaluation_block": 1,
     "federation.num_nodes": 1,
+    "federation.min_nodes": 1,
     "federation.workers": 1,
     "federation.rounds": 1,
     "federation.retries": 0,
@@ -63,7 +64,7 @@ def remarks(config: Config) -> list[str]:
 
 def _problems(config: Config) -> Iterator[str]:
     yield from _ranges(config)
-    yield from _dataset(config.dataset)
+    yield from _dataset(config.dataset, config.federation.grid)
     yield from _protocol(config)
     yield from _run(config)
 
@@ -77,6 +78,7 @@ def _ranges(config: Config) -> Iterator[str]:
     for key, share in (("fraction", federation.fraction), ("min_share", federation.min_share)):
         if not 0 < share <= 1:
             yield f"federation.{key} must be above 0 and at most 1, got {share}"
+    yield from _nodes(config)
     for key in ("deadline_s", "register_timeout_s"):
         if getattr(federation, key) <= 0:
             yield f"federation.{key} must be positive, got {getattr(federation, key)}"
@@ -87,11 +89,26 @@ def _ranges(config: Config) -> Iterator[str]:
         yield f"evaluation.cutoffs must hold 10: rounds are compared by HR@10, got {list(cutoffs)}"
 
 
-def _dataset(dataset: DatasetConfig) -> Iterator[str]:
+def _nodes(config: Config) -> Iterator[str]:
+    federation = config.federation
+    if federation.rejoin_s < 0:
+        yield f"federation.rejoin_s must not be negative, got {federation.rejoin_s}"
+    least = federation.min_nodes
+    if least is not None and least > federation.num_nodes:
+        yield (
+            f"federation.min_nodes={least} is more than federation.num_nodes="
+            f"{federation.num_nodes}"
+        )
+    if least is not None and federation.grid != "deployment":
+        yield "federation.min_nodes is for a deployment: simulated nodes are all there"
+
+
+def _dataset(dataset: DatasetConfig, grid: str) -> Iterator[str]:
     if dataset.synthetic is not None:
         yield from _synthetic(dataset)
         return
-    if dataset.path is None and dataset.fetch is None:
+    # The nodes of a deployment have data of their own.
+    if dataset.path is None and dataset.fetch is None and grid != "deployment":
         yield f"dataset.path is required for dataset={dataset.name}: dataset.path=/path/to/file"
     for key in ("path", "titles"):
         yield from _absolute(f"dataset.{key}", getattr(dataset, key))

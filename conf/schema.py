@@ -114,9 +114,14 @@ class EngineConfig:
 class FederationConfig:
     """Rounds, cohort, nodes and what happens when nodes fail."""
 
-    grid: Literal["ray", "local"] = "ray"
+    grid: Literal["ray", "local", "deployment"] = "ray"
+    """Nodes simulated by Ray, simulated in the server's process, or SuperNodes that connect to
+    a SuperLink, each with data of its own."""
     num_nodes: int = 2
-    """Nodes of a simulation; users are split into this many contiguous shards."""
+    """Nodes of a simulation, among which users are split; of a deployment, nodes awaited."""
+    min_nodes: int | None = None
+    """A run starts with this many nodes when ``register_timeout_s`` is over, others may join
+    later; None: all of ``num_nodes`` are needed."""
     workers: int | None = None
     """Nodes that work at once on the in-process grid; None: as many as the cores allow."""
     rounds: int = 100
@@ -126,6 +131,8 @@ class FederationConfig:
     """A round's replies are awaited this long, in seconds."""
     register_timeout_s: float = 120.0
     """Nodes are awaited this long at the start, in seconds."""
+    rejoin_s: float = 0.0
+    """Before a round is tried again, nodes that went away are awaited this long, in seconds."""
     min_share: float = 1.0
     """Least share of the cohort's users whose updates must arrive."""
     on_missing: Literal["fail", "retry", "continue"] = "fail"

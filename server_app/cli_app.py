@@ -9,7 +9,7 @@ import click
 import typer
 
 from conf.build import ConfigError
-from server_app import cli_recommend, cli_run, cli_runs
+from server_app import cli_prepare, cli_recommend, cli_run, cli_runs
 from server_app.cli import INTERRUPTED
 from server_app.cli_common import ERRORS
 from server_app.cli_folder import told
@@ -28,6 +28,7 @@ app.command()(cli_runs.runs)
 app.command()(cli_recommend.recommend)
 app.command()(cli_runs.strategies)
 app.command()(cli_runs.stop)
+app.command()(cli_prepare.prepare)
 
 
 def _version(asked: bool) -> None:

@@ -13,14 +13,15 @@ from conf.tree import Config, remarks
 from server_app import superlink
 from server_app.callbacks import METRICS, read_metrics
 from server_app.cli_common import flower_log, quiet_flower
+from server_app.connection import Connection
 from server_app.errors import RunFolderError, RunStoppedError, ServerError, SuperLinkError
-from server_app.flower_run import FlowerRun, FlowerStatus
+from server_app.flower_run import FlowerRun, FlowerStatus, Site
 from server_app.lock import is_locked, lock_holder
 from server_app.progress import RoundProgress
 from server_app.results import RunResult, load_result
 from server_app.run_folder import read_state
 from server_app.staging import stage
-from server_app.superlink_home import home_folder, is_ours
+from server_app.superlink_home import connection_home, home_folder, is_ours
 
 POLL_S, STATUS_S, STOP_S = 0.25, 1.0, 30.0
 LOG = "flwr.log"
@@ -30,8 +31,15 @@ class RunFailedError(ServerError):
     """The run did not complete; the message is the first error of it."""
 
 
-def launch(overrides: Sequence[str], config: Config, console: Console) -> RunResult:
+def launch(
+    overrides: Sequence[str],
+    config: Config,
+    console: Console,
+    connection: Connection | None = None,
+) -> RunResult:
     """Run ``config``, which ``overrides`` compose to, and return its result.
+
+    ``connection``: the SuperLink of a deployment.
 
     Raises:
         ServerError: when the run failed or could not be started.
@@ -45,7 +53,18 @@ def launch(overrides: Sequence[str], config: Config, console: Console) -> RunRes
     with RoundProgress(label, config.federation.rounds, console, earlier) as progress:
         if config.federation.grid == "local":
             return _in_process(config, progress)
-        return _by_flower(overrides, config, progress)
+        return _by_flower(overrides, config, progress, _site(connection))
+
+
+def _site(connection: Connection | None) -> Site:
+    """A deployment's SuperLink, or the local one that simulates; started if there is none."""
+    if connection is None:
+        link, home = superlink.ensure(), home_folder()
+        return Site(link.connection, home, True, lambda: is_ours(link, home))
+    if not connection.is_healthy():
+        secure = "" if connection.root_certificates else " (with TLS it needs --root-certificates)"
+        raise SuperLinkError(f"no SuperLink answers at {connection.address}{secure}")
+    return Site(connection, connection_home(connection), False, connection.is_healthy)
 
 
 def _in_process(config: Config, progress: RoundProgress) -> RunResult:
@@ -59,10 +78,11 @@ def _in_process(config: Config, progress: RoundProgress) -> RunResult:
         return run_server(grid, config, [progress])
 
 
-def _by_flower(overrides: Sequence[str], config: Config, progress: RoundProgress) -> RunResult:
-    home, folder = home_folder(), Path(config.output) / str(config.name)
-    link = superlink.ensure()
-    with FlowerRun.submitted(link, home, stage(home), overrides, config) as run:
+def _by_flower(
+    overrides: Sequence[str], config: Config, progress: RoundProgress, site: Site
+) -> RunResult:
+    home, folder = site.home, Path(config.output) / str(config.name)
+    with FlowerRun.submitted(site, stage(home), overrides, config) as run:
         try:
             status = _follow(run, folder, progress)
             _refuse_stopped(status)
@@ -76,7 +96,7 @@ def _by_flower(overrides: Sequence[str], config: Config, progress: RoundProgress
                 _keep_log(run, folder, home)
             raise
         except SuperLinkError:
-            if is_ours(link, home):
+            if site.is_alive():
                 raise
             _end_process(folder)
             raise RunStoppedError("its SuperLink has ended") from None
@@ -126,7 +146,7 @@ def _end_process(folder: Path) -> None:
     while folder.is_dir() and is_locked(folder) and time.monotonic() < deadline:
         pid = lock_holder(folder)
         if pid is not None:
-            superlink.end_simulation(pid)
+            superlink.end_run(pid)
         time.sleep(POLL_S)
 
 

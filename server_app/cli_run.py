@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,10 +16,14 @@ from conf.overrides import absolute_overrides, assignment
 from conf.tree import Config, ConfigError, remarks
 from server_app.cli_common import CONSOLE, parse_seeds
 from server_app.cli_folder import how_to_go_on, placed, resumed, told
+from server_app.connection import Connection
 from server_app.errors import RunStoppedError, ServerError, StorageError
 
 if TYPE_CHECKING:
     from server_app.results import RunResult
+
+DEFAULT_SUPERLINK = "127.0.0.1:8000"
+"""Where `flower-superlink` listens unless told otherwise."""
 
 EXAMPLES = """\
 Examples:
@@ -50,14 +55,29 @@ def run(
         str | None, typer.Option(help="Continue this run from its last checkpoint.")
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="Several seeds in turn: 0,1,2")] = None,
+    superlink: Annotated[
+        str | None, typer.Option(help="HOST:PORT of a deployment's SuperLink.")
+    ] = None,
+    root_certificates: Annotated[
+        str | None, typer.Option(help="Certificate that signed the SuperLink's, for TLS.")
+    ] = None,
 ) -> None:
     """Train a strategy, rank the held-out items and print the result.
 
     OVERRIDES are settings as key=value: groups (dataset, protocol, model, strategy, engine,
     federation, evaluation, experiment) and keys (federation.rounds=20). Without any, FedRecGEL
-    trains on MovieLens-100K.
+    trains on MovieLens-100K. With federation=deployment the nodes are SuperNodes that connect to
+    the SuperLink named by --superlink.
     """
     plans = plan(list(overrides or []), name, resume, seeds)
+    run_plans(plans, connection_of(plans[0].config, superlink, root_certificates))
+
+
+def run_plans(plans: Sequence[Plan], connection: Connection | None) -> None:
+    """Run one plan after the other and print what came out.
+
+    ``connection``: the SuperLink of a deployment; None: nodes are simulated.
+    """
     _check_device(plans[0].config)
     # Torch, Flower and their kin are imported once the command line is known to be right.
     from server_app.cli_launch import launch
@@ -68,7 +88,7 @@ def run(
     results = []
     for each in plans:
         try:
-            results.append(launch(each.overrides, each.config, CONSOLE))
+            results.append(launch(each.overrides, each.config, CONSOLE, connection))
         except KeyboardInterrupt:
             raise InterruptedError(f"stopped; {how_to_go_on(each.config)}") from None
         except RunStoppedError as error:
@@ -82,9 +102,26 @@ def run(
         CONSOLE.print(result_table(results[-1]))
     if len(results) > 1:
         CONSOLE.print(runs_table(results))
-    _example(results[-1], several=len(results) > 1)
+    if connection is None:
+        _example(results[-1], several=len(results) > 1)
     for result in results:
         CONSOLE.print(f"Results: {result.folder}", markup=False, soft_wrap=True)
+
+
+def connection_of(
+    config: Config, superlink: str | None, root_certificates: str | None
+) -> Connection | None:
+    """The SuperLink of a deployment; None where nodes are simulated.
+
+    Raises:
+        ConfigError: when one is named for a simulation, or is no address.
+
+    """
+    if config.federation.grid == "deployment":
+        return Connection.checked(superlink or DEFAULT_SUPERLINK, root_certificates)
+    if superlink is not None or root_certificates is not None:
+        raise ConfigError("--superlink and --root-certificates go with federation=deployment")
+    return None
 
 
 def plan(
@@ -133,6 +170,8 @@ def _planned(overrides: list[str], name: str | None, seed: int | None) -> Plan:
 
 def _check_files(config: Config) -> None:
     """Refuse a file that is not there before anything starts."""
+    if config.federation.grid == "deployment":
+        return  # the nodes have data of their own
     for key, path in (("path", config.dataset.path), ("titles", config.dataset.titles)):
         if path is not None and not file_on_disk(path).is_file():
             raise ConfigError(f"dataset.{key}: there is no file {file_on_disk(path)}")

@@ -1,4 +1,4 @@
-"""The Control API of the local SuperLink, through the client that ``flwr list`` uses."""
+"""The Control API of a SuperLink, through the client that ``flwr list`` uses."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from flwr.proto.control_pb2 import ListRunsRequest, StopRunRequest
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
+from server_app.connection import Connection
 from server_app.errors import SuperLinkError
-from server_app.superlink_home import SuperLink
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @contextmanager
-def connected(link: SuperLink) -> Iterator[ControlHttpClient]:
+def connected(connection: Connection) -> Iterator[ControlHttpClient]:
     """A client of this SuperLink."""
+    roots = connection.root_certificates
     client = ControlHttpClient.from_server_address(
-        server_address=link.address,
-        insecure=True,
-        root_certificates=None,
+        server_address=connection.address,
+        insecure=roots is None,
+        root_certificates=None if roots is None else roots.read_bytes(),
         interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
     )
     try:
@@ -47,17 +48,17 @@ def plain_errors() -> Iterator[None]:
             yield
     except (click.ClickException, httpx.HTTPError) as error:
         message = error.message if isinstance(error, click.ClickException) else str(error)
-        raise SuperLinkError(f"the local SuperLink does not answer: {one_line(message)}") from None
+        raise SuperLinkError(f"the SuperLink does not answer: {one_line(message)}") from None
 
 
-def stop_active_runs(link: SuperLink) -> None:
+def stop_active_runs(connection: Connection) -> None:
     """What ``flwr stop`` asks for, for every run that is not finished.
 
     Raises:
         SuperLinkError: when the SuperLink does not answer.
 
     """
-    with connected(link) as client, plain_errors():
+    with connected(connection) as client, plain_errors():
         for run_id, run in client.ListRuns(ListRunsRequest()).run_dict.items():
             if run.status.status != "finished":
                 client.StopRun(StopRunRequest(run_id=run_id))

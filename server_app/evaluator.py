@@ -61,8 +61,8 @@ class Evaluator:
         """The ranked users of each shard that has some; empty when all users are ranked."""
         if self._parts is None:
             directory, count = self._directory, self._cfg.evaluation.users
-            users = ranked_users(self._cfg.seed, directory.num_users, count)
-            self._parts = {} if users is None else directory.split(users)
+            places = ranked_users(self._cfg.seed, directory.num_users, count)
+            self._parts = {} if places is None else directory.split(directory.users[places])
         return self._parts
 
     def evaluate(
@@ -81,6 +81,7 @@ class Evaluator:
 
         """
         request = EvaluateRequest(self._header, server_round, server_round, scorer, full, {})
+        self._parts = None  # a shard may have joined since
         arrays = to_arrays(shared)  # encoded once for all nodes
 
         def ask(outstanding: frozenset[str]) -> Iterable[Message]:

@@ -1,4 +1,4 @@
-"""One run on the local SuperLink: submit it by ``flwr run``, follow it, stop it.
+"""One run on a SuperLink: submit it by ``flwr run``, follow it, stop it.
 
 Submitting goes through Flower's command line. Following goes through the client that
 ``flwr list`` and ``flwr log`` use, in this process: a process a poll would cost a second
@@ -10,9 +10,8 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +21,22 @@ from flwr.supercore.control import ControlHttpClient
 
 from conf.tree import Config
 from server_app.concurrency import fitting_workers
+from server_app.connection import Connection
 from server_app.control import ANSI, connected, one_line, plain_errors
 from server_app.errors import SuperLinkError
-from server_app.superlink_home import SuperLink, environment
+from server_app.superlink_home import EMPTY, environment, program
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where runs go: a SuperLink, and the home for ``flwr`` commands to it."""
+
+    connection: Connection
+    home: Path
+    simulates: bool
+    """Its nodes are simulated; else they are SuperNodes that connect to it."""
+    is_alive: Callable[[], bool]
+    """Whether its process still runs, as far as that can be told from here."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +59,7 @@ class FlowerRun:
     @classmethod
     @contextmanager
     def submitted(
-        cls, link: SuperLink, home: Path, app: Path, overrides: Sequence[str], config: Config
+        cls, site: Site, app: Path, overrides: Sequence[str], config: Config
     ) -> Iterator[FlowerRun]:
         """Submit ``app`` with these overrides.
 
@@ -55,9 +67,10 @@ class FlowerRun:
             SuperLinkError: with Flower's message when the run is not accepted.
 
         """
-        run_id = _submit(home, app, overrides, config)
-        with connected(link) as client:
-            yield cls(client, run_id, home)
+        federation = federation_config(config) if site.simulates else None
+        run_id = _submit(site.home, app, overrides, federation)
+        with connected(site.connection) as client:
+            yield cls(client, run_id, site.home)
 
     def status(self) -> FlowerStatus:
         """Where the run stands.
@@ -80,7 +93,7 @@ class FlowerRun:
 
     def stop(self) -> None:
         """Ask Flower to stop the run; a run that has finished stays as it is."""
-        _flwr(self._home, "stop", str(self.run_id), "--format", "json")
+        flwr(self._home, "stop", str(self.run_id), "--format", "json")
 
 
 def federation_config(config: Config) -> str:
@@ -103,26 +116,30 @@ def _wants_gpu(config: Config) -> bool:
     return torch.cuda.is_available()
 
 
-def _submit(home: Path, app: Path, overrides: Sequence[str], config: Config) -> int:
+def _submit(home: Path, app: Path, overrides: Sequence[str], federation: str | None) -> int:
     with tempfile.NamedTemporaryFile("w", suffix=".toml", dir=home, encoding="utf-8") as file:
         # A JSON string is a TOML string; on the command line quotes inside would be refused.
         file.write(f"overrides = {json.dumps(shlex.join(overrides), ensure_ascii=False)}\n")
         file.flush()
-        federation = federation_config(config)
-        options = ["--run-config", file.name, "--federation-config", federation]
-        output = _flwr(home, "run", str(app), *options, "--format", "json")
+        options = ["--run-config", file.name]
+        options += [] if federation is None else ["--federation-config", federation]
+        output = flwr(home, "run", str(app), *options, "--format", "json")
     try:
         return int(json.loads(output[output.index("{") :])["run-id"])
     except (ValueError, KeyError, TypeError):
         raise SuperLinkError(f"flwr run was not accepted: {one_line(output)}") from None
 
 
-def _flwr(home: Path, *arguments: str) -> str:
-    """Standard output of a ``flwr`` command in our home."""
-    program = str(Path(sys.executable).parent / "flwr")
+def flwr(home: Path, *arguments: str) -> str:
+    """Standard output of a ``flwr`` command in one of our homes.
+
+    Raises:
+        SuperLinkError: with Flower's message when the command fails.
+
+    """
     done = subprocess.run(
-        [program, *arguments],
-        cwd=home / "empty",
+        [program("flwr"), *arguments],
+        cwd=home / EMPTY,
         env=environment(home),
         capture_output=True,
         encoding="utf-8",

@@ -1,7 +1,8 @@
-"""The node directory: who hosts which users, checked when nodes introduce themselves.
+"""The node directory: nodes are greeted, checked, admitted or refused, and found again.
 
-A node is known by its shard key. Flower's node ids are random and change when a node
-restarts, so they are used for addressing alone.
+In a simulation every node must fit, and one that does not ends the run. In a deployment one
+that does not fit is refused and told why, and the others go on if they are enough. There
+nodes may join, leave and come back under a new id in any round.
 """
 
 from __future__ import annotations
@@ -10,89 +11,51 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-import numpy as np
 from flwr.app import Message
 from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
 
 from conf.tree import FederationConfig
-from models.types import IntArray
 from server_app.errors import NodeError
 from server_app.exchange import Courier
 from server_app.refusals import refusal, refuse_alike
-from server_app.shards import check_catalogue, owners, same_shard
+from server_app.roster import Roster, lost_state, majority_first, same_shard
 from strategies import wire
 from strategies.codec import WireError
-from strategies.messages import HELLO, Header, HelloReply, HelloRequest
+from strategies.messages import HELLO, REFUSED, Header, HelloReply, HelloRequest
 
 INFO, WARNING = 20, 30
 POLL_S = 0.1
 LATE_HELLO_S, MAX_GREETINGS = 30.0, 3
 """How long, and how often, a node that appears during the run is given to introduce itself."""
+REFUSAL_S = 15.0
+"""How long a refused node is given to note why."""
 GONE = frozenset({ErrorCode.NODE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE})
 """Errors that say a node went away, not that it failed; another id may take its place."""
+SHOWN_USERS = 5
 
 
-def lost_state(shard_keys: Iterable[str]) -> str:
-    """What to say of shards whose stores know nothing of a run that they took part in."""
-    return (
-        f"shards {', '.join(sorted(shard_keys))} lost the private state of this run: restore "
-        "their stores, or start a new run"
-    )
-
-
-class NodeDirectory:
-    """Maps users to shards and shards to the nodes that host them now."""
+class NodeDirectory(Roster):
+    """The roster of a run, kept true by greeting nodes."""
 
     def __init__(self, courier: Courier, header: Header, federation: FederationConfig) -> None:
+        super().__init__()
         self._courier = courier
         self._header = header
         self._federation = federation
-        self._hello: dict[str, HelloReply] = {}
-        self._node_of: dict[str, int] = {}
         self._seen: set[int] = set()
         self._asked: Counter[int] = Counter()
         self._resume_round = 0
-        self._keys: tuple[str, ...] = ()
-        self._owner_U: IntArray = np.empty(0, np.int64)
         self.refused: dict[int, str] = {}
-        """Why a node that appeared during the run was not admitted, by node id."""
-
-    # ---- what others ask -----------------------------------------------------------------
-    @property
-    def shards(self) -> Mapping[str, HelloReply]:
-        """Every shard's introduction, by shard key in ascending order."""
-        return {key: self._hello[key] for key in self._keys}
+        """Why a node was not admitted, by node id."""
 
     @property
-    def num_users(self) -> int:
-        """Users of the federation, N; their indices are 0..N-1."""
-        return len(self._owner_U)
-
-    @property
-    def num_items(self) -> int:
-        """Items of the catalogue, I."""
-        return self._hello[self._keys[0]].num_items
-
-    def node(self, shard_key: str) -> int:
-        """The id of the node that hosts a shard now."""
-        return self._node_of[shard_key]
-
-    def shard_at(self, node_id: int) -> str:
-        """The shard key of a node id, for messages; unknown ids read as such."""
-        return next((k for k, n in self._node_of.items() if n == node_id), "unknown")
-
-    def split(self, users: IntArray) -> dict[str, IntArray]:
-        """Split user indices by shard; shards in ascending order, users in the given order."""
-        owners = self._owner_U[users]
-        order = np.argsort(owners, kind="stable")
-        present, starts = np.unique(owners[order], return_index=True)
-        parts = np.split(users[order], starts[1:]) if len(users) else []
-        return {self._keys[owner]: part for owner, part in zip(present, parts, strict=True)}
+    def _deployed(self) -> bool:
+        return self._federation.grid == "deployment"
 
     # ---- registration --------------------------------------------------------------------
     def register(self, resume_round: int = 0) -> None:
-        """Wait for the configured number of nodes and check that their shards fit together.
+        """Wait for the configured nodes and check that their shards fit together.
 
         ``resume_round``: the round that this start continues from; 0 at the run's beginning.
 
@@ -102,26 +65,67 @@ class NodeDirectory:
 
         """
         self._resume_round = resume_round
-        deadline = time.monotonic() + self._federation.register_timeout_s
+        cfg = self._federation
+        deadline = time.monotonic() + cfg.register_timeout_s
         replies: dict[int, HelloReply] = {}
         while True:
             online = set(self._courier.grid.get_node_ids())
             left = deadline - time.monotonic()
-            unasked = online - replies.keys()
+            unasked = online - replies.keys() - self.refused.keys()
             if unasked and left > 0:
-                hellos = self._greet(unasked, left, may_start=resume_round == 0)
-                refuse_alike(list(hellos.values()))
-                replies.update({n: self._checked(n, reply) for n, reply in hellos.items()})
-            elif len(replies) >= self._federation.num_nodes:
+                replies |= self._introduced(unasked, left)
+            elif len(replies) + len(self.refused) >= cfg.num_nodes:
                 break
             elif left <= 0:
+                if len(replies) >= (cfg.min_nodes or cfg.num_nodes):
+                    break
                 raise NodeError(self._too_few(len(online), len(replies)))
             else:
                 time.sleep(min(POLL_S, left))
         self._admit(replies)
 
+    def _introduced(self, unasked: set[int], left: float) -> dict[int, HelloReply]:
+        hellos = self._greet(unasked, left, may_start=self._resume_round == 0)
+        if not self._deployed:
+            refuse_alike(list(hellos.values()))
+        found = {}
+        for node_id, reply in sorted(hellos.items()):
+            try:
+                found[node_id] = self._checked(node_id, reply)
+            except NodeError as error:
+                self._turn_away(node_id, error)
+        return found
+
+    def _admit(self, replies: Mapping[int, HelloReply]) -> None:
+        expected = self._federation.num_nodes
+        if len(replies) > expected and not self._deployed:
+            raise NodeError(
+                f"{len(replies)} nodes are registered but federation.num_nodes={expected}: "
+                f"set federation.num_nodes={len(replies)} or change the number of nodes"
+            )
+        for node_id, reply in majority_first(replies):
+            try:
+                self.add(node_id, reply)
+            except NodeError as error:
+                self._turn_away(node_id, error)
+        self._seen = set(replies) | self.refused.keys()
+        if len(self.shards) < (self._federation.min_nodes or expected):
+            raise NodeError(self._too_few(len(self._seen), len(self.shards)))
+        self._check_cover()
+
+    def _check_cover(self) -> None:
+        """Every user of a simulation has a node; in a deployment some nodes may come later."""
+        missing, total = self.missing(), self.num_users + len(self.missing())
+        if len(missing) and not self._deployed:
+            raise NodeError(f"no shard hosts user {missing[0]}: the shards do not cover all users")
+        if len(missing):
+            some = ", ".join(map(str, missing[:SHOWN_USERS].tolist()))
+            more = ", …" if len(missing) > SHOWN_USERS else ""
+            log(WARNING, "%d of %d users are on no node: %s%s", len(missing), total, some, more)
+
+    # ---- during the run ------------------------------------------------------------------
     def refresh(self) -> None:
-        """Greet nodes under ids not seen before; a known shard key moves to its new node."""
+        """Greet nodes under ids not seen before: a shard that comes back, or one that joins."""
         unknown = set(self._courier.grid.get_node_ids()) - self._seen
         if not unknown:
             return
@@ -138,14 +142,30 @@ class NodeDirectory:
                 self._refuse(node_id, str(error))
 
     def _take_over(self, node_id: int, hello: HelloReply) -> None:
-        known = self._hello.get(hello.shard_key)
+        known = self.shards.get(hello.shard_key)
+        if known is None and self._deployed:
+            self._join(node_id, hello)
+            return
         if known is None or not same_shard(known, hello):
-            raise NodeError(f"shard {hello.shard_key!r} is not the one of this run")
+            raise NodeError(
+                f"shard {hello.shard_key!r} is not the one of this run: its users or data differ"
+            )
         if hello.new_run:
             raise NodeError(lost_state([hello.shard_key]))
-        self._node_of[hello.shard_key] = node_id
+        self.move(hello.shard_key, node_id)
         log(INFO, "Shard %r is now on node %d", hello.shard_key, node_id)
 
+    def _join(self, node_id: int, hello: HelloReply) -> None:
+        """A shard that was not there at the start; it begins the run now."""
+        if hello.new_run:
+            replies = self._greet([node_id], LATE_HELLO_S, may_start=True)
+            if node_id not in replies:
+                raise NodeError(f"shard {hello.shard_key!r} went away as it was to join")
+            hello = self._checked(node_id, replies[node_id])
+        self.add(node_id, hello)
+        log(INFO, "Shard %r joins on node %d", hello.shard_key, node_id)
+
+    # ---- greeting ------------------------------------------------------------------------
     def _greet(
         self, node_ids: Iterable[int], wait_s: float, *, may_start: bool
     ) -> dict[int, Message]:
@@ -174,33 +194,39 @@ class NodeDirectory:
                 "`fedrecgel stop` (or end it by its process id) and start again from a "
                 "directory without another copy of this app"
             )
+        if hello.left_out:
+            log(
+                WARNING,
+                "Shard %r leaves out %d interactions with items that are not in the catalogue",
+                hello.shard_key,
+                hello.left_out,
+            )
         return hello
 
-    def _admit(self, replies: Mapping[int, HelloReply]) -> None:
-        expected = self._federation.num_nodes
-        if len(replies) != expected:
-            raise NodeError(
-                f"{len(replies)} nodes are registered but federation.num_nodes={expected}: "
-                f"set federation.num_nodes={len(replies)} or change the number of nodes"
-            )
-        for node_id, reply in sorted(replies.items()):
-            if reply.shard_key in self._hello:
-                other = self._node_of[reply.shard_key]
-                raise NodeError(
-                    f"nodes {other} and {node_id} both report shard {reply.shard_key!r}"
-                )
-            self._hello[reply.shard_key], self._node_of[reply.shard_key] = reply, node_id
-        self._seen = set(replies)
-        self._keys = tuple(sorted(self._hello))
-        check_catalogue(self.shards)
-        self._owner_U = owners(self.shards)
+    def _turn_away(self, node_id: int, error: NodeError) -> None:
+        """At the start: refuse one node of a deployment; a simulation ends."""
+        if not self._deployed:
+            raise error
+        self._refuse(node_id, str(error))
 
     def _refuse(self, node_id: int, reason: str) -> None:
+        """Note why a node is not admitted, here and in the node's own log."""
         self.refused[node_id] = reason
         log(WARNING, "Node %d is not admitted to the run: %s", node_id, reason)
+        if self._deployed:
+            content = wire.encode_refusal(self._header, reason)
+            message = Message(content, node_id, REFUSED, group_id="hello")
+            self._courier.exchange([message], REFUSAL_S)
 
     def _too_few(self, online: int, answered: int) -> str:
         cfg = self._federation
+        if self.refused:
+            (first, reason), *others = sorted(self.refused.items())
+            more = f" (and {len(others)} more)" if others else ""
+            return (
+                f"{answered} of {cfg.num_nodes} nodes are fit for the run; node {first} was "
+                f"refused: {reason}{more}"
+            )
         return (
             f"{answered} of {cfg.num_nodes} nodes introduced themselves within "
             f"{cfg.register_timeout_s:g} s ({online} online): start the missing nodes, lower "

@@ -17,9 +17,10 @@ from server_app.evaluator import Evaluator
 from server_app.exchange import Courier
 from server_app.failures import client_errors, refuse_client_errors
 from server_app.gather import Gatherer
-from server_app.nodes import NodeDirectory, lost_state
+from server_app.nodes import NodeDirectory
 from server_app.ranking import Ranking
 from server_app.results import RunResult, totals_of
+from server_app.roster import lost_state
 from server_app.rounds import Identity, RoundLoop, Tools
 from server_app.run_folder import RunFolder, with_defaults
 from server_app.snapshot import fingerprint

@@ -30,6 +30,8 @@ FREE = (
     "federation.rounds",
     "federation.deadline_s",
     "federation.register_timeout_s",
+    "federation.rejoin_s",
+    "federation.min_nodes",
     "federation.min_share",
     "federation.on_missing",
     "federation.retries",

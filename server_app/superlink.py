@@ -10,8 +10,6 @@ import sys
 import time
 from pathlib import Path
 
-import httpx
-
 from server_app.control import stop_active_runs
 from server_app.errors import SuperLinkError
 from server_app.processes import descendants, end_trees, process
@@ -25,6 +23,7 @@ from server_app.superlink_home import (
     home_folder,
     is_ours,
     locked,
+    program,
     read_record,
     versions,
     write_record,
@@ -33,8 +32,8 @@ from server_app.superlink_home import (
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
 RUN_GRACE_S = 10.0
-SIMULATION = "flwr-simulation"
-"""Program of a run; its Ray processes descend from it."""
+PROGRAMS = ("flwr-simulation", "flwr-serverapp")
+"""Programs of a run: a simulation, whose Ray processes descend from it, and a deployment's."""
 START_ATTEMPTS = 3
 
 
@@ -51,7 +50,7 @@ def ensure() -> SuperLink:
         if found is not None and is_ours(found, home):
             if (found.prefix, found.versions) != (sys.prefix, versions()):
                 raise SuperLinkError(_foreign(found, home))
-            if _healthy(found.port):
+            if found.connection.is_healthy():
                 return found
             _terminate(found, home)
         return _start(home)
@@ -101,7 +100,7 @@ def _launch(home: Path, port: int) -> SuperLink | None:
     write_record(home, started)
     deadline = time.monotonic() + START_TIMEOUT_S
     while process.poll() is None and time.monotonic() < deadline:
-        if _healthy(port):
+        if started.connection.is_healthy():
             return started
         time.sleep(0.05)
     process.kill()
@@ -110,17 +109,21 @@ def _launch(home: Path, port: int) -> SuperLink | None:
 
 
 def _command(home: Path, port: int) -> list[str]:
-    program = str(Path(sys.executable).parent / "flower-superlink")
     where = ["--host", HOST, "--port", str(port)]
     files = ["--database", str(home / "state.db"), "--log-file", str(home / "superlink.log")]
-    return [program, "--insecure", "--simulation", *where, *files]
+    return [program("flower-superlink"), "--insecure", "--simulation", *where, *files]
 
 
-def end_simulation(pid: int) -> None:
+def end_run(pid: int) -> None:
     """End the process of a run and its Ray processes; nothing if it is no run's process."""
     found = process(pid)
-    if found is not None and SIMULATION in command_line(pid):
+    if found is not None and _is_run(pid):
         end_trees([found], RUN_GRACE_S)
+
+
+def _is_run(pid: int) -> bool:
+    command = command_line(pid)
+    return any(program in command for program in PROGRAMS)
 
 
 def _end_runs(found: SuperLink) -> None:
@@ -129,12 +132,12 @@ def _end_runs(found: SuperLink) -> None:
     Flower is told first, so that it starts none that waits. Where it does not answer, the
     processes are ended all the same: they descend from the SuperLink's.
     """
-    if _healthy(found.port):
+    if found.connection.is_healthy():
         with contextlib.suppress(SuperLinkError):
-            stop_active_runs(found)
+            stop_active_runs(found.connection)
     root = process(found.pid)
     below = set() if root is None else descendants([root])
-    end_trees([p for p in below if SIMULATION in command_line(p.pid)], RUN_GRACE_S)
+    end_trees([p for p in below if _is_run(p.pid)], RUN_GRACE_S)
 
 
 def _terminate(found: SuperLink, home: Path) -> None:
@@ -151,13 +154,6 @@ def _terminate(found: SuperLink, home: Path) -> None:
                 return
             time.sleep(0.05)
     raise SuperLinkError(f"the local SuperLink (pid {found.pid}) does not end")
-
-
-def _healthy(port: int) -> bool:
-    try:
-        return httpx.get(f"http://{HOST}:{port}/health", timeout=2.0).is_success
-    except httpx.HTTPError:
-        return False
 
 
 def _foreign(found: SuperLink, home: Path) -> str:

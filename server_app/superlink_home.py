@@ -20,8 +20,12 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from server_app.connection import Connection
+
 HOST = "127.0.0.1"
 RECORD = "superlink.json"
+EMPTY = "empty"
+"""Working folder of Flower's programs."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +40,9 @@ class SuperLink:
     """Versions of flwr, ray and torch it was started with."""
 
     @property
-    def address(self) -> str:
-        """Address of its Control API."""
-        return f"{HOST}:{self.port}"
+    def connection(self) -> Connection:
+        """How to reach it."""
+        return Connection(f"{HOST}:{self.port}")
 
 
 def home_folder() -> Path:
@@ -53,7 +57,7 @@ def home_folder() -> Path:
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
         environment = hashlib.sha256(sys.prefix.encode()).hexdigest()[:12]
         home = Path(state) / "fedrecgel" / environment
-    (home / "empty").mkdir(parents=True, exist_ok=True)
+    (home / EMPTY).mkdir(parents=True, exist_ok=True)
     return home
 
 
@@ -76,14 +80,28 @@ def environment(home: Path) -> dict[str, str]:
     }
 
 
+def program(name: str) -> str:
+    """Path of a program of this Python environment."""
+    return str(Path(sys.executable).parent / name)
+
+
 def write_record(home: Path, link: SuperLink) -> None:
     """Record the SuperLink, for us and as the default connection of ``flwr`` commands."""
-    _replace(
-        home / "config.toml",
-        '[superlink]\ndefault = "local"\n\n[superlink.local]\n'
-        f'address = "{link.address}"\ninsecure = true\n',
-    )
+    write_connection(home, link.connection)
     _replace(home / RECORD, json.dumps(asdict(link)))
+
+
+def write_connection(home: Path, connection: Connection) -> None:
+    """Make it the default connection of ``flwr`` commands in this home."""
+    _replace(home / "config.toml", connection.config)
+
+
+def connection_home(connection: Connection) -> Path:
+    """A home for ``flwr`` commands that go to a SuperLink which somebody else started."""
+    home = home_folder() / "connections" / connection.key
+    (home / EMPTY).mkdir(parents=True, exist_ok=True)
+    write_connection(home, connection)
+    return home
 
 
 def read_record(home: Path) -> SuperLink | None:

@@ -45,8 +45,8 @@ class Trainer:
 
         """
         cfg, directory = self._cfg, self._directory
-        cohort = sample_cohort(cfg.seed, server_round, directory.num_users, cfg.federation.fraction)
-        parts = directory.split(cohort)
+        places = sample_cohort(cfg.seed, server_round, directory.num_users, cfg.federation.fraction)
+        parts = directory.split(directory.users[places])
         self._requests = {
             key: self._request(strategy, server_round, keep_rounds, users)
             for key, users in parts.items()

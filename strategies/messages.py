@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from models.types import IntArray, Tensors, Update
 
-HELLO, ITEM_COUNTS = "query.hello", "query.item_counts"
+HELLO, ITEM_COUNTS, REFUSED = "query.hello", "query.item_counts", "query.refused"
 """Flower message types beside train and evaluate."""
 
 
@@ -49,6 +49,10 @@ class HelloReply:
     data: str
     catalogue: str
     num_items: int
+    population: int
+    """Users of the whole federation, N."""
+    left_out: int = 0
+    """Interactions of the node's users with items that are not in the catalogue."""
     new_run: bool = False
     """The node's store knew nothing of this run; for a shard that took part before, it is lost."""
 

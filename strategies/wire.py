@@ -95,6 +95,8 @@ def encode_hello(reply: HelloReply) -> RecordDict:
         "data": reply.data,
         "catalogue": reply.catalogue,
         "num-items": reply.num_items,
+        "population": reply.population,
+        "left-out": reply.left_out,
         "new-run": reply.new_run,
     }
     return RecordDict({CONFIG: ConfigRecord(dict(fields))})
@@ -110,8 +112,20 @@ def decode_hello(content: RecordDict) -> HelloReply:
         data=get(config, "data", str),
         catalogue=get(config, "catalogue", str),
         num_items=get(config, "num-items", int),
+        population=get(config, "population", int),
+        left_out=get(config, "left-out", int),
         new_run=get(config, "new-run", bool),
     )
+
+
+def encode_refusal(header: Header, reason: str) -> RecordDict:
+    """Tells a node why it is not admitted to the run."""
+    return RecordDict({CONFIG: ConfigRecord({**encode_header(header), "reason": reason})})
+
+
+def decode_refusal(content: RecordDict) -> str:
+    """Read the reason."""
+    return get(section(content.config_records, CONFIG), "reason", str)
 
 
 def encode_downlink(downlink: Downlink, shared: ArrayRecord | None = None) -> RecordDict:

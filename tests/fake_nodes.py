@@ -85,7 +85,13 @@ class FakeNodes:
     def _hello(self, message: Message, context: Context) -> Message:
         wire.decode_header(message.content)
         reply = HelloReply(
-            self.key(context), self.users(context), self.code, "data", "catalogue", NUM_ITEMS
+            self.key(context),
+            self.users(context),
+            self.code,
+            "data",
+            "catalogue",
+            NUM_ITEMS,
+            self.num_users,
         )
         reply = self.hello(self.index(context), reply)
         return Message(wire.encode_hello(reply), reply_to=message)

@@ -137,7 +137,7 @@ def _with_a_run(home: Path) -> subprocess.Popen[str]:
 
 
 def test_what_is_no_run_is_not_ended(other_process: subprocess.Popen[bytes]) -> None:
-    superlink.end_simulation(other_process.pid)
+    superlink.end_run(other_process.pid)
     assert other_process.poll() is None
 
 

@@ -57,7 +57,7 @@ def changed(content: RecordDict, record: str, **fields: object) -> RecordDict:
 
 
 def test_hello_round_trip() -> None:
-    hello = HelloReply("000001-of-000002", np.arange(5, 9), "code", "data", "catalogue", 40)
+    hello = HelloReply("000001-of-000002", np.arange(5, 9), "code", "data", "catalogue", 40, 9, 3)
     back = wire.decode_hello(wire.encode_hello(hello))
     np.testing.assert_array_equal(back.users, hello.users)
     assert replace(back, users=hello.users) == hello
