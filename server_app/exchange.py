@@ -8,7 +8,7 @@ is missing is named.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flwr.app import ArrayRecord, Message, RecordDict
@@ -18,6 +18,11 @@ from server_app.pickup import hand_over
 
 NUMBER_BYTES = 8
 POLL_SHARE, POLL_MIN_S, POLL_MAX_S = 0.05, 0.002, 0.25
+WATCH_S = 2.0
+"""How often nodes that are waited for are looked for under another id."""
+
+Returned = Callable[[Sequence[int]], Mapping[int, Message]]
+"""For nodes still waited for: by id of one that came back under another, what to send there."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,15 @@ class Delivery:
     """Nodes for which the grid took no message."""
 
 
+@dataclass(frozen=True)
+class _Sent:
+    """Messages of an exchange: node by message id, ids waited for, nodes not reached."""
+
+    node_of: dict[str, int]
+    waiting: set[str]
+    unreachable: list[int]
+
+
 class Courier:
     """Exchanges messages over a grid, counts bytes, and drops replies that come too late."""
 
@@ -44,32 +58,55 @@ class Courier:
         self._late: dict[str, int] = {}
         """Node by id of a message that was not answered in time."""
 
-    def exchange(self, messages: Sequence[Message], deadline_s: float) -> Delivery:
-        """Send ``messages`` and wait for their replies, ``deadline_s`` seconds at most."""
-        messages = list(messages)
-        started = time.monotonic()
+    def exchange(
+        self, messages: Sequence[Message], deadline_s: float, returned: Returned | None = None
+    ) -> Delivery:
+        """Send ``messages`` and wait for their replies, ``deadline_s`` seconds at most.
+
+        ``returned`` is asked now and then; what it gives is sent in place of the message to
+        the node that went away, without waiting until Flower notices.
+        """
+        started = watched = time.monotonic()
         self._forget_the_gone()
+        sent = _Sent({}, set(), [])
+        self._send(list(messages), sent)
+        replies = list[Message]()
+        while sent.waiting:
+            arrived = self._pull(sent.waiting)
+            replies += arrived
+            now = time.monotonic()
+            waited = now - started
+            if not sent.waiting or waited >= deadline_s:
+                break
+            if returned is not None and now - watched >= WATCH_S:
+                self._replace(sent, returned)
+                watched = time.monotonic()
+            elif not arrived:  # else more may have come meanwhile
+                pause = min(max(POLL_SHARE * waited, POLL_MIN_S), POLL_MAX_S)
+                time.sleep(min(pause, deadline_s - waited))
+        self._late |= {i: sent.node_of[i] for i in sent.waiting}
+        silent = [sent.node_of[i] for i in sent.waiting]
+        return Delivery(replies, sent.node_of, silent, sent.unreachable)
+
+    def _send(self, messages: list[Message], sent: _Sent) -> None:
         accepted = {i for i in self.grid.push_messages(messages) if i} if messages else set()
         hand_over(messages)
-        node_of = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
         self.bytes_down += sum(content_bytes(m.content) for m in messages)
-        waiting, replies = set(accepted), list[Message]()
-        while waiting:
-            arrived = self._pull(waiting)
-            replies += arrived
-            waited = time.monotonic() - started
-            if not waiting or waited >= deadline_s:
-                break
-            if arrived:
-                continue  # more may have come meanwhile
-            time.sleep(min(max(POLL_SHARE * waited, POLL_MIN_S), POLL_MAX_S, deadline_s - waited))
-        self._late |= {i: node_of[i] for i in waiting}
-        return Delivery(
-            replies=replies,
-            node_of=node_of,
-            silent=[node_of[i] for i in waiting],
-            unreachable=[node for i, node in node_of.items() if i not in accepted],
-        )
+        for message in messages:
+            origin, node = message.metadata.message_id, message.metadata.dst_node_id
+            sent.node_of[origin] = node
+            if origin in accepted:
+                sent.waiting.add(origin)
+            else:
+                sent.unreachable.append(node)
+
+    def _replace(self, sent: _Sent, returned: Returned) -> None:
+        message_of = {sent.node_of[i]: i for i in sent.waiting}
+        for old_node, message in returned(list(message_of)).items():
+            origin = message_of[old_node]
+            sent.waiting.discard(origin)
+            self._late[origin] = old_node
+            self._send([message], sent)
 
     def _pull(self, waiting: set[str]) -> list[Message]:
         """Take what has arrived off ``waiting``; late replies are fetched only to be dropped."""

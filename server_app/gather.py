@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Protocol, TypeVar
@@ -12,12 +13,15 @@ from flwr.serverapp import Grid
 
 from conf.tree import FederationConfig
 from server_app.errors import RoundError
-from server_app.exchange import Courier, Delivery
+from server_app.exchange import Courier, Delivery, content_bytes
 from server_app.failures import FailureLog, NodeFailure
 from server_app.nodes import GONE, NodeDirectory
 from strategies.hooks import Failure
 
 WARNING = 30
+REJOIN_POLL_S = 0.5
+MAX_REPLY_BYTES = 1 << 20
+"""Of a reply, before the size of the shared parameters is known."""
 
 
 class Keyed(Protocol):
@@ -46,6 +50,8 @@ class Gatherer:
         self._courier = courier
         self._policy = federation
         self.deadline_s = federation.deadline_s
+        self.reply_limit = MAX_REPLY_BYTES
+        """Bytes of the largest reply that is looked at."""
         self.failures = FailureLog()
         """What went wrong in the exchanges so far; the round loop takes it."""
 
@@ -77,9 +83,13 @@ class Gatherer:
         policy = self._policy
         attempts = 1 + (policy.retries if policy.on_missing == "retry" else 0)
         for attempt in range(attempts):
-            self._directory.refresh()
             outstanding = frozenset(users_of) - done.keys()
-            delivery = self._courier.exchange(list(ask(outstanding)), self.deadline_s)
+            self._directory.refresh()
+            if attempt:
+                self._await_return(outstanding)
+            delivery = self._courier.exchange(
+                list(ask(outstanding)), self.deadline_s, lambda nodes: self._moved(nodes, ask)
+            )
             replies, failed = self._sort_out(delivery, collect, check)
             done |= replies
             for failure in failed:
@@ -92,6 +102,24 @@ class Gatherer:
         self.failures.add(failures, frozenset(users_of) - done.keys())
         return [done[key] for key in sorted(done)]
 
+    def _moved(self, waited_for: Sequence[int], ask: Ask) -> dict[int, Message]:
+        """By node that is waited for and whose shard is on another now: the request for that."""
+        shards = {self._directory.shard_at(node): node for node in waited_for}
+        self._directory.refresh()
+        moved = {k: node for k, node in shards.items() if self._directory.node(k) != node}
+        messages = list(ask(frozenset(moved))) if moved else []
+        return {moved[self._directory.shard_at(m.metadata.dst_node_id)]: m for m in messages}
+
+    def _await_return(self, shards: frozenset[str]) -> None:
+        """Give nodes that went away ``rejoin_s`` to come back before they are asked again."""
+        deadline = time.monotonic() + self._policy.rejoin_s
+        while time.monotonic() < deadline:
+            online = set(self.grid.get_node_ids())
+            if all(self._directory.node(key) in online for key in shards):
+                return
+            time.sleep(REJOIN_POLL_S)
+            self._directory.refresh()
+
     def _sort_out(
         self, delivery: Delivery, collect: Collect[Reply], check: Check[Reply]
     ) -> tuple[dict[str, Reply], list[NodeFailure]]:
@@ -102,6 +130,9 @@ class Gatherer:
         for message in delivery.replies:
             node_id = delivery.node_of[message.metadata.reply_to_message_id]
             key = self._directory.shard_at(node_id)
+            if message.has_content() and content_bytes(message.content) > self.reply_limit:
+                failed.append(self._oversized(node_id, message))
+                continue
             replies, unusable = collect([message])
             failed += [self._failure(node_id, f.reason, f) for f in unusable]
             for reply in replies:
@@ -112,6 +143,11 @@ class Gatherer:
                     rejected = NodeFailure(key, node_id, f"rejected: {problem}", by_client=True)
                     failed.append(rejected)
         return usable, sorted(failed, key=lambda failure: failure.shard_key)
+
+    def _oversized(self, node_id: int, message: Message) -> NodeFailure:
+        size = content_bytes(message.content)
+        reason = f"rejected: {size} bytes, more than the {self.reply_limit} that any reply needs"
+        return NodeFailure(self._directory.shard_at(node_id), node_id, reason, by_client=True)
 
     def _failure(self, node_id: int, reason: str, found: Failure | None = None) -> NodeFailure:
         by_client = found is not None and found.code not in GONE

@@ -54,10 +54,11 @@ class NodeDirectory(Roster):
         return self._federation.grid == "deployment"
 
     # ---- registration --------------------------------------------------------------------
-    def register(self, resume_round: int = 0) -> None:
+    def register(self, resume_round: int = 0, needed: frozenset[str] = frozenset()) -> None:
         """Wait for the configured nodes and check that their shards fit together.
 
         ``resume_round``: the round that this start continues from; 0 at the run's beginning.
+        ``needed``: shards that took part before, without which a run cannot be resumed.
 
         Raises:
             NodeError: at the deadline, or for other code, another catalogue, a shard key
@@ -83,6 +84,11 @@ class NodeDirectory(Roster):
             else:
                 time.sleep(min(POLL_S, left))
         self._admit(replies)
+        if absent := sorted(needed - self.shards.keys()):
+            raise NodeError(
+                f"shards {', '.join(absent)} took part in the run that is to be resumed and are "
+                "not there: start their nodes and resume again"
+            )
 
     def _introduced(self, unasked: set[int], left: float) -> dict[int, HelloReply]:
         hellos = self._greet(unasked, left, may_start=self._resume_round == 0)

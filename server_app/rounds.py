@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flwr.app import MetricRecord
@@ -45,7 +45,8 @@ class Identity:
 
     header: Header
     config_hash: str
-    shards: Mapping[str, Mapping[str, str]]
+    shards: Callable[[], Mapping[str, Mapping[str, str]]]
+    """Those of the run so far: in a deployment more may join."""
 
 
 class RoundLoop:
@@ -194,7 +195,7 @@ class RoundLoop:
                 run_id=identity.header.run_id,
                 incarnation=identity.header.incarnation,
                 config_hash=identity.config_hash,
-                shards=identity.shards,
+                shards=identity.shards(),
                 selection=self.selection,
                 shared=strategy.shared,
                 server_state=strategy.server_state,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from logging import WARNING
 
+import numpy as np
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
@@ -16,7 +17,7 @@ from server_app.errors import CheckpointError
 from server_app.evaluator import Evaluator
 from server_app.exchange import Courier
 from server_app.failures import client_errors, refuse_client_errors
-from server_app.gather import Gatherer
+from server_app.gather import MAX_REPLY_BYTES, Gatherer
 from server_app.nodes import NodeDirectory
 from server_app.ranking import Ranking
 from server_app.results import RunResult, totals_of
@@ -28,7 +29,10 @@ from server_app.start import Start, config_hash, recorded
 from server_app.trainer import Trainer
 from strategies.base import RecStrategy
 from strategies.codec import to_arrays
-from strategies.messages import Header
+from strategies.messages import Header, HelloReply
+
+BYTES_A_ROW = 16
+"""Of a row of a table in a reply: its index and its weight."""
 
 
 def run_server(grid: Grid, cfg: Config, callbacks: Sequence[Callback] = ()) -> RunResult:
@@ -108,20 +112,21 @@ class _Run:
     def _loop(self) -> RoundLoop:
         checkpoint = self.start.resume_from
         resume_round = 0 if checkpoint is None else checkpoint.round
-        self.directory.register(resume_round)
-        shards = {
-            key: {"users": fingerprint(hello.users.tobytes()), "data": hello.data}
-            for key, hello in self.directory.shards.items()
-        }
-        if checkpoint is not None and checkpoint.shards != shards:
+        known = {} if checkpoint is None else checkpoint.shards
+        self.directory.register(resume_round, frozenset(known))
+        now = identities(self.directory.shards)
+        if differing := sorted(key for key in known if known[key] != now.get(key)):
             raise CheckpointError(
                 "the nodes do not host the shards of the run to be resumed: users or data of "
-                + ", ".join(_differing(checkpoint.shards, shards))
+                + ", ".join(differing)
             )
-        lost = [key for key, hello in self.directory.shards.items() if hello.new_run]
+        lost = [key for key in known if self.directory.shards[key].new_run]
         if resume_round > 0 and lost:
             raise CheckpointError(lost_state(lost))
-        identity = Identity(self.header, config_hash(self.cfg), shards)
+        self.tools.gatherer.reply_limit = reply_limit(self.strategy, self.directory.num_items)
+        identity = Identity(
+            self.header, config_hash(self.cfg), lambda: identities(self.directory.shards)
+        )
         return RoundLoop(self.cfg, self.tools, identity, self.callbacks, checkpoint)
 
     def _announce(self, loop: RoundLoop) -> None:
@@ -177,6 +182,20 @@ class _Run:
         )
 
 
-def _differing(before: object, now: object) -> list[str]:
-    assert isinstance(before, dict) and isinstance(now, dict)
-    return sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+def identities(shards: Mapping[str, HelloReply]) -> dict[str, dict[str, str]]:
+    """By shard key: hashes of its users and of their data, as a checkpoint keeps them."""
+    return {
+        key: {"users": fingerprint(hello.users.tobytes()), "data": hello.data}
+        for key, hello in shards.items()
+    }
+
+
+def reply_limit(strategy: RecStrategy, num_items: int) -> int:
+    """Bytes of the largest honest reply: every shared tensor with a weight and an index a row.
+
+    Twice that, and a megabyte for metrics and names.
+    """
+    shared = strategy.init_shared(num_items, np.random.default_rng(0)).values()
+    numbers = sum(tensor.numel() * tensor.element_size() for tensor in shared)
+    rows = sum(len(tensor) for tensor in shared if tensor.dim())
+    return 2 * (numbers + BYTES_A_ROW * (rows + num_items)) + MAX_REPLY_BYTES
