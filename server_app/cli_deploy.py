@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -14,8 +14,10 @@ from conf.compose import compose
 from conf.overrides import absolute_overrides
 from server_app.cli_common import CONSOLE, quiet_flower
 from server_app.cli_run import plan, run_plans
-from server_app.deployment import CERTIFICATES, PREPARED, RECORD, Deployment
 from server_app.errors import StorageError
+
+if TYPE_CHECKING:  # Flower's servers take a second to import
+    from server_app.deployment import Deployment
 
 app = typer.Typer(
     name="deploy",
@@ -96,8 +98,10 @@ def down(folder: Folder = Path("deployment")) -> None:
 
 
 def _up(given: list[str], folder: Path, nodes: int, tls: bool) -> Deployment:
+    from server_app.deployment import CERTIFICATES, PREPARED, Deployment
+
     quiet_flower()
-    _prepare(given, folder, nodes)
+    _prepare(given, folder / PREPARED, nodes)
     if tls:
         (folder / CERTIFICATES).mkdir(mode=0o700, exist_ok=True)
     deployment = Deployment(folder)
@@ -115,24 +119,24 @@ def _up(given: list[str], folder: Path, nodes: int, tls: bool) -> Deployment:
     return deployment
 
 
-def _prepare(given: list[str], folder: Path, nodes: int) -> None:
+def _prepare(given: list[str], target: Path, nodes: int) -> None:
     """Write the nodes' data folders where there are none yet."""
     from client_app.data import load_dataset
     from client_app.distribute import distribute, even_sizes
 
-    target = folder / PREPARED
     if target.is_dir():
         return
     config = compose(absolute_overrides(given, Path.cwd()))
     try:
         sizes = even_sizes(load_dataset(config).num_users, nodes)
-        folder.mkdir(parents=True, exist_ok=True)
         distribute(config, target, sizes)
     except DataError as error:
         raise StorageError(str(error)) from None
 
 
 def _existing(folder: Path) -> Deployment:
+    from server_app.deployment import RECORD, Deployment
+
     if not (folder / RECORD).is_file():
         raise ConfigError(f"there is no deployment in {folder.absolute()}")
     quiet_flower()
