@@ -24,7 +24,7 @@ from server_app.superlink_home import EMPTY, HOST, environment, free_port, progr
 
 RECORD, PREPARED, CERTIFICATES = "deployment.json", "prepared", "certificates"
 VALID_DAYS = 365
-START_TIMEOUT_S, NODE_TIMEOUT_S, STOP_GRACE_S = 60.0, 90.0, 10.0
+START_TIMEOUT_S, NODE_TIMEOUT_S, STOP_GRACE_S = 60.0, 90.0, 3.0
 POLL_S = 0.2
 LOGGED = 5
 """Last lines of a log that an error shows."""

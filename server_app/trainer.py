@@ -45,6 +45,7 @@ class Trainer:
 
         """
         cfg, directory = self._cfg, self._directory
+        directory.refresh()  # a shard that joins takes part at once
         places = sample_cohort(cfg.seed, server_round, directory.num_users, cfg.federation.fraction)
         parts = directory.split(directory.users[places])
         self._requests = {

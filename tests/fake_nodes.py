@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from conf.compose import compose
@@ -55,6 +55,7 @@ class FakeNodes:
     hello: Callable[[int, HelloReply], HelloReply] = lambda index, reply: reply
     before_train: Callable[[int, Downlink], None] = lambda index, downlink: None
     uplink: Callable[[int, Uplink], Uplink] = lambda index, uplink: uplink
+    told: Callable[[int, str], None] = lambda index, reason: None
     states: dict[tuple[str, int], dict[int, float]] = field(default_factory=dict)
     """By (run id, user): value by round."""
     before_evaluate: Callable[[int, EvaluateRequest], None] = lambda index, request: None
@@ -67,6 +68,7 @@ class FakeNodes:
         app = ClientApp()
         app.query("hello")(self._hello)
         app.query("item_counts")(self._item_counts)
+        app.query("refused")(self._refused)
         app.train()(self._train)
         app.evaluate()(self._evaluate)
         return app
@@ -99,6 +101,10 @@ class FakeNodes:
     def _item_counts(self, message: Message, context: Context) -> Message:
         counts_I = np.arange(NUM_ITEMS, 0, -1) * len(self.users(context))
         return Message(wire.encode_item_counts(counts_I), reply_to=message)
+
+    def _refused(self, message: Message, context: Context) -> Message:
+        self.told(self.index(context), wire.decode_refusal(message.content))
+        return Message(RecordDict(), reply_to=message)
 
     def _train(self, message: Message, context: Context) -> Message:
         started = time.perf_counter()
