@@ -5,14 +5,17 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 WORKERS ?= 2
 
-.PHONY: run test test-slow lint bench setup clean
+.PHONY: run test e2e test-slow lint bench setup clean
 
 run: $(READY)  ## Train FedRecGEL on MovieLens-100K with Flower and print the results
 	$(BIN)/fedrecgel run $(ARGS)
 
-test: $(READY)  ## The whole suite but the slow tests
+test: $(READY)  ## The whole suite but slow tests and faults
 	$(BIN)/pytest -m "not slow and not e2e" -n $(WORKERS) $(ARGS)
-	$(BIN)/pytest -m "e2e and not slow" $(ARGS)
+	$(BIN)/pytest -m "e2e and not slow and not faults" $(ARGS)
+
+e2e: $(READY)  ## Real processes, killed and restarted: minutes
+	$(BIN)/pytest -m "(e2e or faults) and not slow" $(ARGS)
 
 test-slow: $(READY)  ## Tests that take minutes each
 	$(BIN)/pytest -m slow $(ARGS)
