@@ -9,7 +9,15 @@ import click
 import typer
 
 from conf.build import ConfigError
-from server_app import cli_certificates, cli_deploy, cli_prepare, cli_recommend, cli_run, cli_runs
+from server_app import (
+    cli_certificates,
+    cli_deploy,
+    cli_prepare,
+    cli_recommend,
+    cli_run,
+    cli_runs,
+    cli_supernode,
+)
 from server_app.cli import INTERRUPTED
 from server_app.cli_common import ERRORS
 from server_app.cli_folder import told
@@ -30,6 +38,8 @@ app.command()(cli_runs.strategies)
 app.command()(cli_runs.stop)
 app.command()(cli_prepare.prepare)
 app.command()(cli_certificates.certificates)
+app.command(context_settings=cli_supernode.PASS_ON)(cli_supernode.superlink)
+app.command(context_settings=cli_supernode.PASS_ON)(cli_supernode.supernode)
 app.add_typer(cli_deploy.app)
 
 

@@ -103,7 +103,7 @@ class Deployment:
         if self._runs(name):
             return
         port = free_port()
-        command = ["flower-supernode", "--superlink", self.connection.address, *_at(port)]
+        command = ["fedrecgel", "supernode", "--superlink", self.connection.address, *_at(port)]
         command += ["--node-config", f"data-path={json.dumps(str(folder))}"]
         self._launch(name, [*command, *self._node_tls(folder)], port)
 

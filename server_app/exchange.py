@@ -15,6 +15,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from server_app.pickup import hand_over
+from server_app.pulling import Puller
 
 NUMBER_BYTES = 8
 POLL_SHARE, POLL_MIN_S, POLL_MAX_S = 0.05, 0.002, 0.25
@@ -52,11 +53,14 @@ class Courier:
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
+        self._puller = Puller(grid)
         self.bytes_down = 0
         self.bytes_up = 0
         self.dropped_late = 0
         self._late: dict[str, int] = {}
         """Node by id of a message that was not answered in time."""
+        self._unclaimed: dict[str, Message] = {}
+        """Replies to another exchange than the one that pulled them: a greeting inside it."""
 
     def exchange(
         self, messages: Sequence[Message], deadline_s: float, returned: Returned | None = None
@@ -110,18 +114,18 @@ class Courier:
 
     def _pull(self, waiting: set[str]) -> list[Message]:
         """Take what has arrived off ``waiting``; late replies are fetched only to be dropped."""
-        arrived = []
-        for reply in self.grid.pull_messages(waiting | self._late.keys()):
+        for reply in self._puller.pull(waiting | self._late.keys()):
             origin = reply.metadata.reply_to_message_id
             if reply.has_content():
                 self.bytes_up += content_bytes(reply.content)
-            if origin in waiting:
-                waiting.discard(origin)
-                arrived.append(reply)
-            elif origin in self._late:
+            if origin in self._late:
                 del self._late[origin]
                 self.dropped_late += 1
-        return arrived
+            else:
+                self._unclaimed[origin] = reply
+        arrived = sorted(waiting & self._unclaimed.keys())
+        waiting.difference_update(arrived)
+        return [self._unclaimed.pop(origin) for origin in arrived]
 
     def _forget_the_gone(self) -> None:
         """Await nothing more from nodes that are gone; a node that returns has another id."""

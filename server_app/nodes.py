@@ -30,7 +30,13 @@ LATE_HELLO_S, MAX_GREETINGS = 30.0, 3
 """How long, and how often, a node that appears during the run is given to introduce itself."""
 REFUSAL_S = 15.0
 """How long a refused node is given to note why."""
-GONE = frozenset({ErrorCode.NODE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE})
+GONE = frozenset(
+    {
+        ErrorCode.NODE_UNAVAILABLE,
+        ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
+        ErrorCode.MESSAGE_UNAVAILABLE,
+    }
+)
 """Errors that say a node went away, not that it failed; another id may take its place."""
 SHOWN_USERS = 5
 
