@@ -11,6 +11,7 @@ from torch import Tensor
 from client_app.device import device_of, moved
 from client_app.evaluation import CandidateScores, CatalogueScores, evaluate, popularity
 from client_app.node_config import NodeError
+from client_app.received import Kind, Received
 from client_app.runtime import Node
 from conf.fingerprint import code_fingerprint
 from models.types import IntArray, Tensors
@@ -59,6 +60,7 @@ def answer_evaluate(node: Node, request: EvaluateRequest) -> RecordDict:
     if request.scorer not in scorers:
         raise NodeError(f"unknown scorer {request.scorer!r}: choose one of {sorted(scorers)}")
     catalogue, candidates = scorers[request.scorer](node, request)
+    _keep(node, request)
     sums = evaluate(
         catalogue,
         node.dataset,
@@ -77,6 +79,15 @@ def answer_evaluate(node: Node, request: EvaluateRequest) -> RecordDict:
         seconds=time.perf_counter() - started,
     )
     return wire.encode_means(reply) if request.reply_means else wire.encode_evaluate_reply(reply)
+
+
+def _keep(node: Node, request: EvaluateRequest) -> None:
+    """Keep what is to be scored with, for recommendations without a network."""
+    if node.folder is None:
+        return
+    kind: Kind = "model" if request.scorer == "model" else "popularity"
+    received = Received.of(kind, request.state_round, request.header.config_json, request.shared)
+    node.state.store.receive(request.header.run_id, received)
 
 
 def _model(node: Node, request: EvaluateRequest) -> tuple[CatalogueScores, CandidateScores]:

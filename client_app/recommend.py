@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from client_app.data import Dataset
 from client_app.private_state import PrivateState
@@ -42,8 +45,13 @@ def recommend(
     state = PrivateState(strategy, store, run_id, seed, unknown_run="refuse")
     private = strategy.private_parameters(state.block(np.array([user]), round_))
     scores_I = strategy.model.scores_all(shared, private)[0].double().numpy()
-    items = np.setdiff1d(np.arange(dataset.num_items), known_items(dataset, user, hide_heldout))
-    best = items[np.argsort(-scores_I[items], kind="stable")[:k]]
+    return best_items(scores_I, known_items(dataset, user, hide_heldout), k)
+
+
+def best_items(scores_I: npt.NDArray[Any], left_out: IntArray, k: int) -> list[tuple[int, float]]:
+    """The ``k`` best items (index, score) by descending score, ties to the lower index."""
+    items = np.setdiff1d(np.arange(len(scores_I)), left_out)
+    best = items[np.argsort(-scores_I[items].astype(float), kind="stable")[:k]]
     return [(int(item), float(scores_I[item])) for item in best]
 
 
@@ -52,6 +60,6 @@ def known_items(dataset: Dataset, user: int, heldout: bool = False) -> IntArray:
 
     ``heldout``: and of the test row.
     """
-    validation = dataset.validation_U[user : user + 1]
+    validation = dataset.heldout(np.array([user]))[:, 1]
     held = dataset.heldout_of(user) if heldout else validation[validation >= 0]
     return np.union1d(dataset.train_of(user), held)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
@@ -44,19 +44,21 @@ class Node:
 
     shard_key: str
     users: IntArray
-    """Global indices, ascending."""
+    """Global indices, ascending, without forgotten users."""
     cfg: Config
     dataset: Dataset
     strategy: RecStrategy
     state: PrivateState
     folder: Path | None = None
     """The node's own data folder; None where it takes its part of a whole data set."""
+    forgotten: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    """Users that were to be forgotten; where a request names them they are left out."""
 
     def part(self, users: IntArray | None) -> IntArray:
         """The users of a request in ascending order; all of the node where none are named.
 
         Raises:
-            NodeError: for no users, a repeated one, or users of other nodes.
+            NodeError: for no users, a repeated one, users of other nodes, or only forgotten ones.
 
         """
         if users is None:
@@ -64,13 +66,19 @@ class Node:
         ordered = np.unique(users)
         if len(ordered) != len(users) or not len(users):
             raise NodeError(f"shard {self.shard_key}: users must be distinct and at least one")
-        foreign = np.setdiff1d(ordered, self.users, assume_unique=True)
+        here = np.intersect1d(ordered, self.users, assume_unique=True)
+        foreign = np.setdiff1d(ordered, np.concatenate((here, self.forgotten)))
         if len(foreign):
             raise NodeError(
-                f"shard {self.shard_key} hosts {len(self.users)} users from {self.users[0]} to "
-                f"{self.users[-1]}, not user {foreign[0]}"
+                f"shard {self.shard_key} hosts {len(self.users)} users{self._span()}, not user "
+                f"{foreign[0]}"
             )
-        return ordered
+        if not len(here):
+            raise NodeError(f"shard {self.shard_key}: the users asked for were forgotten")
+        return here
+
+    def _span(self) -> str:
+        return f" from {self.users[0]} to {self.users[-1]}" if len(self.users) else ""
 
 
 class Recent(OrderedDict[K, V]):
@@ -122,7 +130,9 @@ def open_node(
     key, users = share_of(node_config, folder, dataset)
     store = _open_store(store_path(node_config, cfg, key), key)
     state = PrivateState(strategy, store, header.run_id, cfg.seed, unknown_run=unknown_run)
-    return Node(key, users, cfg, dataset, strategy, state, folder)
+    forgotten = store.forgotten()
+    users = np.setdiff1d(users, forgotten, assume_unique=True)
+    return Node(key, users, cfg, dataset, strategy, state, folder, forgotten)
 
 
 def check_code(header: Header) -> None:

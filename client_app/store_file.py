@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 APPLICATION_ID = 0x46524731
 BUSY_SECONDS = 30.0
 OPEN_ATTEMPTS = 200
 
-SCHEMA = """
+SCHEMA_1 = """
 CREATE TABLE meta(owner TEXT NOT NULL) STRICT;
 CREATE TABLE run(
   id INTEGER PRIMARY KEY, run_id TEXT NOT NULL UNIQUE, layout TEXT NOT NULL,
@@ -32,6 +32,14 @@ CREATE TABLE answer(
   run INTEGER NOT NULL, round INTEGER NOT NULL, digest BLOB NOT NULL, content BLOB NOT NULL,
   PRIMARY KEY(run, round)) STRICT;
 """
+SCHEMA_2 = """
+CREATE TABLE received(
+  run INTEGER NOT NULL, kind TEXT NOT NULL, round INTEGER NOT NULL, digest BLOB NOT NULL,
+  config TEXT NOT NULL, content BLOB NOT NULL, PRIMARY KEY(run, kind)) STRICT;
+CREATE TABLE forgotten(user INTEGER PRIMARY KEY) STRICT;
+"""
+STEPS = (SCHEMA_1, SCHEMA_2)
+"""What each version adds to the one before."""
 
 
 class StoreError(RuntimeError):
@@ -147,14 +155,9 @@ class StoreFile:
     def _check_schema(self, connection: sqlite3.Connection) -> None:
         if _pragma(connection, "user_version") == 0:
             self._create(connection)
-        version = _pragma(connection, "user_version")
-        if _pragma(connection, "application_id") != APPLICATION_ID:
-            raise StoreError(f"{self.path}: this file is not a store of this application")
-        if version != SCHEMA_VERSION:
-            raise StoreError(
-                f"{self.path}: written by a newer version of this application "
-                f"(schema {version}, this one reads {SCHEMA_VERSION}): update the application"
-            )
+        check_version(connection, self.path)
+        if _pragma(connection, "user_version") < SCHEMA_VERSION:
+            self._upgrade(connection)
         (owner,) = connection.execute("SELECT owner FROM meta").fetchone()
         if owner != self._owner:
             raise StoreError(
@@ -167,16 +170,41 @@ class StoreFile:
         try:
             empty = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone() == (0,)
             if empty:  # else another process was first, or the file is someone else's
-                for statement in filter(str.strip, SCHEMA.split(";")):
-                    connection.execute(statement)
+                _execute(connection, SCHEMA_1)
                 connection.execute("INSERT INTO meta VALUES (?)", (self._owner,))
                 connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
-                connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+                connection.execute("PRAGMA user_version=1")
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
+
+    def _upgrade(self, connection: sqlite3.Connection) -> None:
+        """Bring an older file up to this version in one transaction; its rows stay."""
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            # Another process may have been first.
+            for step in STEPS[_pragma(connection, "user_version") :]:
+                _execute(connection, step)
+            connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+
+def check_version(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise StoreError unless the file is a store that this version can read."""
+    version = _pragma(connection, "user_version")
+    if _pragma(connection, "application_id") != APPLICATION_ID:
+        raise StoreError(f"{path}: this file is not a store of this application")
+    if version > SCHEMA_VERSION:
+        raise StoreError(
+            f"{path}: written by a newer version of this application "
+            f"(schema {version}, this one reads {SCHEMA_VERSION}): update the application"
+        )
 
 
 def use_write_ahead_log(connection: sqlite3.Connection) -> None:
@@ -206,6 +234,12 @@ def explain(error: Exception) -> str:
     if "unable to open" in text or isinstance(error, OSError):
         return f"cannot be opened ({text}): set store-path in --node-config to a writable path"
     return f"{text}; {advice}"
+
+
+def _execute(connection: sqlite3.Connection, script: str) -> None:
+    """The statements of a script, within the transaction that is open."""
+    for statement in filter(str.strip, script.split(";")):
+        connection.execute(statement)
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:

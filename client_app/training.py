@@ -13,6 +13,7 @@ from torch import Tensor
 
 from client_app.engine import train_users
 from client_app.node_config import NodeError
+from client_app.received import Received
 from client_app.retention import TrainKey
 from client_app.runtime import Node
 from models.types import IntArray, Tensors, Update
@@ -67,7 +68,12 @@ def _train(node: Node, request: Downlink, users: IntArray, key: TrainKey) -> Rec
     )
     answer = to_bytes(wire.encode_uplink(uplink, node.strategy.model.item_tables))
     store, run_id = node.state.store, request.header.run_id
-    return from_bytes(store.commit(run_id, key, trained.users, trained.rows, answer))
+    received = (
+        None
+        if node.folder is None
+        else Received.of("model", request.base_round, request.header.config_json, request.shared)
+    )
+    return from_bytes(store.commit(run_id, key, trained.users, trained.rows, answer, received))
 
 
 def request_digest(node: Node, request: Downlink, users: IntArray, shared_digest: bytes) -> bytes:

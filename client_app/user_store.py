@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from client_app.private_rows import RowBlock, RowLayout
+from client_app.received import Kind, Received, get, put
 from client_app.retention import (
     RunRow,
     TrainKey,
@@ -41,6 +42,11 @@ CROSS JOIN state ON state.run=?2 AND state.user=wanted.value AND state.round=(
 WRITE = """
 INSERT OR REPLACE INTO state
 SELECT ?1, value, ?2, substr(?3, key * ?4 + 1, ?4) FROM json_each(?5)
+"""
+
+NEWEST_RUN = """
+SELECT run_id FROM run WHERE id IN (SELECT run FROM received WHERE kind='model')
+ORDER BY id DESC LIMIT 1
 """
 
 LOST = "its private state was never here, or the file was removed or replaced"
@@ -138,9 +144,17 @@ class UserStore:
             roll_back(db, self._run(db, run_id), incarnation, known, self.path)
 
     def commit(
-        self, run_id: str, key: TrainKey, users: IntArray, rows: RowBlock, answer: bytes
+        self,
+        run_id: str,
+        key: TrainKey,
+        users: IntArray,
+        rows: RowBlock,
+        answer: bytes,
+        received: Received | None = None,
     ) -> bytes:
         """Store a round's rows (U, P) and answer; returns the answer that counts.
+
+        ``received``: the shared parameters that the rows were trained with, to be kept too.
 
         When another process of this node has committed the same request meanwhile, its
         answer is returned and nothing is written. Abandoned rounds of a resumed run are
@@ -166,12 +180,49 @@ class UserStore:
                 (run.id, key.round, key.digest, answer),
             )
             prune(db, run, key, users)
+            if received is not None:
+                put(db, run, received)
         return answer
+
+    def receive(self, run_id: str, received: Received) -> None:
+        """Keep what the server sent, in place of what it sent before.
+
+        Raises:
+            StoreError: when the file cannot be written.
+
+        """
+        with self._file.writing() as db:
+            put(db, self._run(db, run_id), received)
+
+    def received(self, run_id: str, kind: Kind) -> Received | None:
+        """What the server sent last in a run, or None."""
+        with self._file.reading() as db:
+            return get(db, self._run(db, run_id), kind)
+
+    def newest_run(self) -> str | None:
+        """The run of which parameters were received that was started last; None without one."""
+        with self._file.reading() as db:
+            row = db.execute(NEWEST_RUN).fetchone()
+        return None if row is None else str(row[0])
+
+    def trained_users(self, run_id: str) -> IntArray:
+        """Users (U,) with a row in a run, ascending."""
+        with self._file.reading() as db:
+            run = self._run(db, run_id)
+            found = db.execute("SELECT DISTINCT user FROM state WHERE run=? ORDER BY 1", (run.id,))
+            return np.array([user for (user,) in found], dtype=np.int64)
+
+    def forgotten(self) -> IntArray:
+        """Users (U,) who are never to take part again, ascending."""
+        with self._file.reading() as db:
+            found = db.execute("SELECT user FROM forgotten ORDER BY user")
+            return np.array([user for (user,) in found], dtype=np.int64)
 
     def forget(self, user: int) -> int:
         """Remove a user's rows of all runs, and the answers they went into; returns their number.
 
-        The bytes are overwritten in the file and gone from its write-ahead log.
+        The user is noted as forgotten, and takes no part from now on. The bytes are overwritten
+        in the file and gone from its write-ahead log.
 
         Raises:
             StoreError: when another process has the file in use; where the text speaks of the
@@ -182,6 +233,7 @@ class UserStore:
             runs = [
                 r for (r,) in db.execute("SELECT DISTINCT run FROM state WHERE user=?", (user,))
             ]
+            db.execute("INSERT OR IGNORE INTO forgotten VALUES (?)", (user,))
             removed = db.execute("DELETE FROM state WHERE user=?", (user,)).rowcount
             db.executemany("DELETE FROM answer WHERE run=?", ((run,) for run in runs))
         self._file.truncate_log()

@@ -34,6 +34,7 @@ class Role(IntEnum):
     STRATEGY = 7
     SYNTHETIC = 8
     EVALUATION = 9
+    COLD_START = 10
 
 
 def derive_rng(seed: int, role: Role, *indices: int) -> np.random.Generator:

@@ -122,7 +122,7 @@ class Courier:
                 del self._late[origin]
                 self.dropped_late += 1
             else:
-                self._unclaimed[origin] = reply
+                self._unclaimed.setdefault(origin, reply)
         arrived = sorted(waiting & self._unclaimed.keys())
         waiting.difference_update(arrived)
         return [self._unclaimed.pop(origin) for origin in arrived]

@@ -122,6 +122,15 @@ class RecStrategy(FlowerHooks):
         stacked = {n: torch.stack([row[n] for row in private_rows]) for n in private_block}
         return CohortResult(total.result(), stacked, metrics)
 
+    def adapt(
+        self, shared: Tensors, private: Tensors, epochs: Sequence[Samples], rng: np.random.Generator
+    ) -> Tensors:
+        """One user's private state after a local round in which the shared parameters stay.
+
+        For a user who comes after training. The default trains as ever and drops the update.
+        """
+        return self.client_update(shared, private, epochs, rng).private
+
     def downlink(self, user: int) -> Tensors:
         """Tensors for this user beside the shared ones (methods with personal tables)."""
         return {}

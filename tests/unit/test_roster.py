@@ -66,9 +66,10 @@ def test_the_odd_one_out_comes_last() -> None:
     assert [node for node, _ in majority_first(replies)] == [4, 3, 5]
 
 
-def test_a_shard_is_the_same_only_with_the_same_users_and_data() -> None:
+def test_a_shard_is_the_same_only_with_its_users_and_data() -> None:
     known = hello("a", [1, 2])
     assert same_shard(known, hello("a", [1, 2]))
-    assert not same_shard(known, hello("a", [1]))
+    assert same_shard(known, hello("a", [1]))  # user 2 was forgotten
+    assert not same_shard(known, hello("a", [1, 2, 3]))
     assert not same_shard(known, replace(known, data="others"))
     assert not same_shard(known, replace(known, num_items=13))
