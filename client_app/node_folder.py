@@ -89,14 +89,15 @@ def read_users(folder: Path) -> tuple[IntArray, Strings]:
     return np.array(indices, dtype=np.int64)[order], np.array(ids, dtype=np.str_)[order]
 
 
-def read_catalogue(folder: Path) -> tuple[Strings, Strings]:
+def read_catalogue(path: Path) -> tuple[Strings, Strings]:
     """Item ids in the order of item indices, and titles, '' for an item without one.
+
+    ``path`` is a ``catalogue.tsv``.
 
     Raises:
         DataError: ``file:line: what`` for a bad line, or an id that is there twice.
 
     """
-    path = folder / CATALOGUE
     rows = [fields for _, fields in _lines(path, 2)]
     ids = [item for item, _ in rows]
     if not ids or len(set(ids)) < len(ids):

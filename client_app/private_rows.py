@@ -57,6 +57,14 @@ class RowLayout:
         tensors = list(zip(self.names, self.shapes, strict=True))
         return json.dumps({"dtype": self.dtype, "tensors": tensors})
 
+    @classmethod
+    def from_json(cls, text: str) -> RowLayout:
+        """Inverse of :meth:`to_json`."""
+        stored = json.loads(text)
+        names = tuple(name for name, _ in stored["tensors"])
+        shapes = tuple(tuple(shape) for _, shape in stored["tensors"])
+        return cls(names, shapes, stored["dtype"])
+
     def pack(self, block: Tensors) -> RowBlock:
         """Tensors with a leading user dimension as rows (U, P).
 

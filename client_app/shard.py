@@ -104,7 +104,7 @@ def _prepare(folder: Path, shard: Shard, cfg: Config) -> Prepared:
     # pandas takes half a second to import: only where it is needed.
     from client_app.prepare import catalogue_hash, fingerprint
 
-    item_ids, titles = node_folder.read_catalogue(folder)
+    item_ids, titles = node_folder.read_catalogue(folder / node_folder.CATALOGUE)
     if catalogue_hash(item_ids) != shard.catalogue:
         raise DataError(
             f"{folder / node_folder.CATALOGUE}: not the catalogue that {node_folder.SHARD} names"
@@ -184,7 +184,7 @@ def _split(
         raise DataError(f"{folder}: there are no interactions of the users listed")
     hosted, local = np.unique(rows.users[listed], return_inverse=True)
     places = np.searchsorted(users[0], hosted)
-    item_ids, _ = node_folder.read_catalogue(folder)
+    item_ids, _ = node_folder.read_catalogue(folder / node_folder.CATALOGUE)
     data = dataclasses.replace(
         rows.data,
         users=local,

@@ -207,6 +207,37 @@ def check_version(connection: sqlite3.Connection, path: Path) -> None:
         )
 
 
+@contextmanager
+def reading_only(path: Path) -> Iterator[sqlite3.Connection]:
+    """One snapshot of a store that is opened for reading only and never made.
+
+    Without its log beside it, a store on a read-only disk is read as it lies.
+    """
+    options = "mode=ro" if os.access(path.parent, os.W_OK) else "mode=ro&immutable=1"
+    uri = f"{path.absolute().as_uri()}?{options}"
+    connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+    try:
+        connection.execute("BEGIN")
+        yield connection
+    finally:
+        connection.close()
+
+
+def owner_of(path: Path) -> str:
+    """The shard key that a store belongs to.
+
+    Raises:
+        StoreError: when the file is not a store.
+
+    """
+    try:
+        with reading_only(path) as connection:
+            check_version(connection, path)
+            return str(connection.execute("SELECT owner FROM meta").fetchone()[0])
+    except sqlite3.Error as error:
+        raise StoreError(f"{path}: {explain(error)}") from error
+
+
 def use_write_ahead_log(connection: sqlite3.Connection) -> None:
     """Switch to write-ahead logging; the switch ignores SQLite's own busy timeout."""
     for attempt in range(OPEN_ATTEMPTS):

@@ -12,6 +12,8 @@ from conf.build import ConfigError
 from server_app import (
     cli_certificates,
     cli_deploy,
+    cli_export,
+    cli_node,
     cli_prepare,
     cli_recommend,
     cli_run,
@@ -34,6 +36,11 @@ app = typer.Typer(
 app.command(epilog=cli_run.EXAMPLES)(cli_run.run)
 app.command()(cli_runs.runs)
 app.command()(cli_recommend.recommend)
+app.command("export-items")(cli_export.export_items)
+app.command()(cli_node.forget)
+app.command()(cli_node.export)
+app.command("import")(cli_node.import_store)
+app.command()(cli_node.doctor)
 app.command()(cli_runs.strategies)
 app.command()(cli_runs.stop)
 app.command()(cli_prepare.prepare)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,7 @@ from rich.table import Table
 
 from conf.build import ConfigError
 from server_app.cli_common import CONSOLE, quiet_flower, run_folder
+from server_app.cli_node import data_folder, existing, node_errors
 from server_app.cli_runs import Output
 from server_app.errors import ServerError
 
@@ -27,33 +29,102 @@ class Recommendation:
     """What these are and what may yet appear, in words that follow the number."""
     items: list[tuple[str, str | None, float]]
     """Raw id, title if there is one, score."""
+    source: str
+    """What the scores rest on: ``private embedding``, ``cold start`` or ``popularity``."""
+    round: int
+    """Round of the shared parameters."""
+    run: str
+
+    def as_json(self) -> dict[str, object]:
+        """The same as JSON can hold it."""
+        items = [{"item": i, "title": title, "score": score} for i, title, score in self.items]
+        about = {"user": self.user, "run": self.run, "round": self.round, "source": self.source}
+        return {**about, "left_out": self.known, "items": items}
+
+
+BASES = {
+    "cold start": "; the user was not trained: a private state was fitted here and now",
+    "popularity": "; the user has no history here: these are the most popular items",
+}
+"""What is said of a list that does not rest on a trained private state."""
 
 
 def recommend(
-    run: Annotated[str, typer.Option(help="Name of a completed run, or its folder.")],
     user: Annotated[str, typer.Option(help="The user's id as in the data file.")],
-    top: Annotated[int, typer.Option(min=1, help="Length of the list.")] = 10,
+    run: Annotated[
+        str | None, typer.Option(help="Name of a completed run here, or its folder.")
+    ] = None,
+    node_store: Annotated[
+        Path | None, typer.Option(help="Store of a node (store.sqlite), in place of --run.")
+    ] = None,
+    data_path: Annotated[
+        Path | None, typer.Option(help="The node's data folder; by default that of its store.")
+    ] = None,
+    top: Annotated[int, typer.Option("--top", "--k", min=1, help="Length of the list.")] = 10,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Local steps for a user of a node who was not trained."),
+    ] = None,
     hide_heldout: Annotated[
         bool, typer.Option("--hide-heldout", help="Leave the held-out test item out as well.")
     ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     output: Output = None,
 ) -> None:
-    """Print one user's best items, without the items of the training and validation rows.
+    """Print one user's best items, from a finished run here or on a node's own machine.
 
-    The held-out test item, which the model has not seen as the user's, may appear: a good model
-    ranks it high. --hide-heldout leaves it out too.
+    From a run: without the items of the training and validation rows. The held-out test item,
+    which the model has not seen as the user's, may appear: a good model ranks it high;
+    --hide-heldout leaves it out too.
+
+    On a node (--node-store): without a network, by the user's private state and the shared
+    parameters that the node received last, without any item of the user's history. A user who was
+    not trained gets a private state by local steps now; one without a history what is popular.
     """
-    print_recommendations(run_folder(run, output), user, top, hide_heldout)
+    if (run is None) == (node_store is None):
+        raise ConfigError("give either --run or --node-store")
+    if run is not None:
+        found = recommendations(run_folder(run, output), user, top, hide_heldout)
+    else:
+        assert node_store is not None
+        found = on_node(node_store, data_path, user, top, steps)
+    if as_json:
+        typer.echo(json.dumps(found.as_json(), ensure_ascii=False))
+    else:
+        _print(found)
 
 
-def print_recommendations(
-    folder: Path, user: str | None, top: int, hide_heldout: bool = False
-) -> None:
-    """Print a user's list; the first user's when none is named."""
-    found = recommendations(folder, user, top, hide_heldout)
+def on_node(
+    node_store: Path, data_path: Path | None, user: str, top: int, steps: int | None = None
+) -> Recommendation:
+    """A user's best items by what is on a node's machine.
+
+    Raises:
+        StorageError: when the store has received nothing yet, or cannot be read.
+
+    """
+    from client_app.cold_start import STEPS
+    from client_app.on_device import Device
+
+    quiet_flower()
+    folder = data_folder(node_store, data_path)
+    with node_errors():
+        found = Device.opened(existing(node_store), folder).suggest(user, top, steps or STEPS)
+    words = "items of the user's history"
+    return Recommendation(
+        user, found.seen, words, found.items, found.source, found.round, found.run_id
+    )
+
+
+def print_recommendations(folder: Path, user: str | None, top: int) -> None:
+    """Print a user's list from a finished run; the first user's when none is named."""
+    _print(recommendations(folder, user, top))
+
+
+def _print(found: Recommendation) -> None:
     heading = f"Top {len(found.items)} for user {found.user}, without {found.known} "
-    heading += found.left_out
-    CONSOLE.print(heading, markup=False, highlight=False)
+    heading += f"{found.left_out}{BASES.get(found.source, '')}"
+    CONSOLE.print(heading, markup=False, highlight=False, soft_wrap=True)
     table = Table()
     table.add_column("rank", justify="right")
     table.add_column("item")
@@ -124,7 +195,15 @@ def recommendations(
     ]
     known = known_items(dataset, index, hide_heldout)
     words = _left_out(config.protocol.validation, int(dataset.test_U[index]), known.tolist())
-    return Recommendation(str(dataset.user_ids[index]), len(known), words, items)
+    return Recommendation(
+        str(dataset.user_ids[index]),
+        len(known),
+        words,
+        items,
+        "private embedding",
+        checkpoint.selection.round,
+        folder.name,
+    )
 
 
 def _left_out(validation: bool, test_item: int, known: list[int]) -> str:

@@ -11,7 +11,7 @@ import copy
 import secrets
 import traceback
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 import numpy as np
@@ -51,7 +51,9 @@ class LocalGrid(Grid):
         client_app: ClientApp | None = None,
         shuffle_seed: int | None = None,
         workers: int = 1,
+        node_configs: Sequence[Mapping[str, bool | int | float | str]] | None = None,
     ) -> None:
+        """``node_configs``: of each node in place of its number (nodes with data of their own)."""
         self.workers = workers
         self._pool = ThreadPoolExecutor(workers, "node") if workers > 1 else None
         self._running: dict[Future[Message], Message] = {}
@@ -61,7 +63,8 @@ class LocalGrid(Grid):
         self._order = None if shuffle_seed is None else np.random.default_rng(shuffle_seed)
         self._run = Run.create_empty(run_id=secrets.randbits(63))
         self._waiting: dict[str, Message] = {}
-        self.contexts = dict(self._context(i, num_nodes) for i in range(num_nodes))
+        numbers = ({"partition-id": i, "num-partitions": num_nodes} for i in range(num_nodes))
+        self.contexts = dict(self._context(c) for c in node_configs or numbers)
         """State of each node by node id. Ids are random, as Flower's are."""
         _identify(self._run.run_id)
 
@@ -145,8 +148,7 @@ class LocalGrid(Grid):
     def restart_node(self, node_id: int) -> int:
         """Give a node a new id and an empty Flower state, as a restarted SuperNode has."""
         old = self.contexts.pop(node_id)
-        config = old.node_config
-        new_id, context = self._context(int(config["partition-id"]), int(config["num-partitions"]))
+        new_id, context = self._context(old.node_config)
         self.contexts[new_id] = context
         return new_id
 
@@ -167,12 +169,12 @@ class LocalGrid(Grid):
             return Message(copied(reply.content), reply_to=message)
         return reply
 
-    def _context(self, index: int, num_nodes: int) -> tuple[int, Context]:
+    def _context(self, node_config: Mapping[str, bool | int | float | str]) -> tuple[int, Context]:
         node_id = secrets.randbits(62) + 2
         context = Context(
             run_id=self._run.run_id,
             node_id=node_id,
-            node_config={"partition-id": index, "num-partitions": num_nodes},
+            node_config=dict(node_config),
             state=RecordDict(),
             run_config={},
         )

@@ -132,7 +132,7 @@ def test_a_node_that_went_away_is_awaited(
             # Twice nobody is there: once at the round's begin, once as the retry begins.
             if next(looks) == 3:
                 context = gone.pop()
-                new_id, fresh = grid._context(1, 3)
+                new_id, fresh = grid._context(context.node_config)  # type: ignore[attr-defined]
                 fresh.state = context.state  # type: ignore[attr-defined]
                 grid.contexts[new_id] = fresh
             return list(original())

@@ -1,0 +1,292 @@
+"""What a node can do by itself after training: recommend, forget, move, examine."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_run
+
+from client_app.cold_start import cold_start, identity_of
+from client_app.distribute import distribute
+from client_app.doctor import examine
+from client_app.node_folder import read_shard
+from client_app.on_device import Device
+from client_app.store_file import SCHEMA_1, StoreError
+from client_app.transfer import install
+from client_app.user_store import UserStore
+from conf.tree import Config
+from server_app.cli import run_command
+from server_app.grid import LocalGrid
+from server_app.run import run_server
+
+ROUNDS = 4
+SETTINGS = [
+    "strategy=fedmf",
+    f"federation.rounds={ROUNDS}",
+    "federation.fraction=0.5",
+    "federation.grid=deployment",
+    "federation.num_nodes=2",
+    "evaluation.every=2",
+]
+NEWCOMER = "newcomer\t7\t2\nnewcomer\t5\t3\nnewcomer\t9\t1\nnewcomer\t11\t1\n"
+
+
+def configured(folder: Path) -> Config:
+    return tiny_run.config(folder, *SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two nodes with data of their own after a run, in process."""
+    place = tmp_path_factory.mktemp("trained")
+    cfg = configured(place)
+    folders = [written.folder for written in distribute(cfg, place / "nodes", [10, 10])]
+    with (folders[0] / "interactions.inter").open("a") as file:
+        file.write(NEWCOMER)
+    grid = LocalGrid(2, node_configs=[{"data-path": str(folder)} for folder in folders])
+    run_server(grid, cfg)
+    return place
+
+
+@pytest.fixture
+def folder(trained: Path, tmp_path: Path) -> Path:
+    """A copy of the first node's folder, to be changed at will."""
+    return shutil.copytree(trained / "nodes" / "node-000", tmp_path / "node-000")
+
+
+@pytest.fixture
+def device(folder: Path) -> Device:
+    return Device.opened(folder / "store.sqlite", folder)
+
+
+def trained_user(device: Device) -> int:
+    return int(device.store.trained_users(device.run_id)[0])
+
+
+# ---- recommendations ---------------------------------------------------------------------
+def test_a_run_over_folders_equals_the_simulation(trained: Path, tmp_path: Path) -> None:
+    """Deployed nodes in process: same parameters and figures, to the bit."""
+    cfg = tiny_run.config(tmp_path, *SETTINGS, "federation.grid=local")
+    result = run_server(LocalGrid(2), cfg)
+    tensors = f"tiny/checkpoint/round-{ROUNDS:09d}/tensors.safetensors"
+    expected = (trained / "runs" / tensors).read_bytes()
+    assert (tmp_path / "runs" / tensors).read_bytes() == expected
+    stored = json.loads((trained / "runs" / "tiny" / "result.json").read_text())
+    assert stored["metrics"] == result.metrics
+
+
+def test_a_trained_user_is_scored_by_the_private_state(device: Device) -> None:
+    user = trained_user(device)
+    found = device.suggest(str(user), 40)
+    history = np.union1d(device.dataset.train_of(user), device.dataset.heldout_of(user))
+    assert (found.source, found.round, found.seen) == ("private embedding", ROUNDS, len(history))
+    shown = {item for item, _, _ in found.items}
+    assert shown == set(device.dataset.item_ids.tolist()) - set(
+        device.dataset.item_ids[history].tolist()
+    )
+    # By hand: fedmf scores by the product of the user's and the item's embedding.
+    private = device._private(user)
+    assert private is not None
+    table = device.received.tensors["item_emb"]
+    (embedding,) = device.strategy.private_parameters(
+        {n: t[None] for n, t in private.items()}
+    ).values()
+    scores = (table @ embedding[0]).numpy()
+    places = {item: place for place, item in enumerate(device.dataset.item_ids.tolist())}
+    for item, _, score in found.items:
+        assert score == pytest.approx(float(scores[places[item]]), rel=1e-5)
+
+
+def test_a_user_of_the_file_who_is_not_listed_gets_a_cold_start(device: Device) -> None:
+    found = device.suggest("newcomer", 5)
+    assert (found.source, found.seen) == ("cold start", 4)
+    assert not {item for item, _, _ in found.items} & {"7", "5", "9", "11"}
+    assert device.suggest("newcomer", 5) == found  # derived streams: the same again
+    assert device.suggest("newcomer", 40, steps=1).items != device.suggest("newcomer", 40).items
+
+
+def test_a_stranger_gets_what_the_federation_likes(trained: Path, device: Device) -> None:
+    """The counts are of all nodes' training rows, not of this node's."""
+    found = device.suggest("nobody", 5)
+    assert (found.source, found.seen) == ("popularity", 0)
+    both = [trained / "nodes" / name for name in ("node-000", "node-001")]
+    parts = [Device.opened(folder / "store.sqlite", folder).dataset for folder in both]
+    counts = sum(np.bincount(part.train_items, minlength=40) for part in parts)
+    assert [score for _, _, score in found.items] == sorted(counts.tolist(), reverse=True)[:5]
+    assert counts.sum() > len(device.dataset.train_items)
+
+
+def test_a_cold_start_moves_towards_the_history_and_touches_nothing_else(device: Device) -> None:
+    shared = device.received.tensors
+    before = {name: tensor.clone() for name, tensor in shared.items()}
+    history = np.array([3, 8, 21])
+    strangers = identity_of("a"), identity_of("b")
+    assert strangers[0] != strangers[1]
+    private = cold_start(device.strategy, shared, history, device.cfg, strangers[0])
+    assert all((shared[name] == before[name]).all() for name in shared)
+    scores = device._scored(private)
+    fresh = cold_start(device.strategy, shared, history, device.cfg, strangers[0], steps=1)
+    assert scores[history].mean() > device._scored(fresh)[history].mean()
+
+
+def test_parameters_and_state_belong_to_the_same_round(device: Device) -> None:
+    """After training ended, the state as of the parameters' round is what evaluation saw."""
+    user = trained_user(device)
+    has, _ = device.store.read(device.run_id, np.array([user]), device.received.round)
+    assert has[0]
+
+
+def test_without_a_run_there_is_nothing_to_go_by(tmp_path: Path) -> None:
+    cfg = configured(tmp_path)
+    (written,) = distribute(cfg, tmp_path / "nodes", [20])
+    path = written.folder / "store.sqlite"
+    with pytest.raises(StoreError, match="there is no such store"):
+        Device.opened(path, written.folder)
+    UserStore(path, read_shard(written.folder).shard_key).close()
+    with pytest.raises(StoreError, match="no parameters were received yet"):
+        Device.opened(path, written.folder)
+
+
+# ---- commands ----------------------------------------------------------------------------
+def test_recommend_on_a_node(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = str(folder / "store.sqlite")
+    arguments = ["recommend", "--node-store", store, "--user", "newcomer", "--k", "3"]
+    assert run_command(arguments) == 0
+    assert "the user was not trained: a private state was fitted" in capsys.readouterr().out
+    assert run_command([*arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["user"], found["source"], found["left_out"]) == ("newcomer", "cold start", 4)
+    assert len(found["items"]) == 3
+    assert run_command(["recommend", "--node-store", store, "--user", "nobody", "--k", "3"]) == 0
+    assert "these are the most popular items" in capsys.readouterr().out
+
+
+def test_forgotten_users_leave_no_row_and_no_part(
+    folder: Path, device: Device, capsys: pytest.CaptureFixture[str]
+) -> None:
+    user, store = trained_user(device), str(folder / "store.sqlite")
+    has, data = device.store.read(device.run_id, np.array([user]), ROUNDS)
+    assert has[0] and data in (folder / "store.sqlite").read_bytes() + _log(folder)
+    device.store.close()
+    assert run_command(["forget", "--node-store", store, "--user", str(user)]) == 0
+    assert f"user {user} is forgotten" in capsys.readouterr().out
+    assert data not in (folder / "store.sqlite").read_bytes() + _log(folder)
+    assert device.suggest(str(user), 3).source == "popularity"
+    cfg = configured(folder.parent)
+    node = tiny_run.open_node({"data-path": str(folder)}, tiny_run.header(cfg, "later"))
+    assert user not in node.users
+    asked = np.array([user, int(node.users[0])])
+    assert node.part(asked).tolist() == [int(node.users[0])]
+    assert run_command(["forget", "--node-store", store, "--user", "nobody"]) == 2
+
+
+def _log(folder: Path) -> bytes:
+    path = folder / "store.sqlite-wal"
+    return path.read_bytes() if path.exists() else b""
+
+
+def test_export_and_import(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, copy = folder / "store.sqlite", tmp_path / "copy.sqlite"
+    assert run_command(["export", "--node-store", str(store), "--out", str(copy)]) == 0
+    assert run_command(["export", "--node-store", str(store), "--out", str(copy)]) == 1
+    assert "exists" in capsys.readouterr().err
+    assert run_command(["import", str(copy), "--node-store", str(store)]) == 1
+    assert "--force replaces it" in capsys.readouterr().err
+    before = Device.opened(store, folder).suggest("0", 5)
+    store.unlink()
+    assert run_command(["import", str(copy), "--node-store", str(store)]) == 0
+    assert Device.opened(store, folder).suggest("0", 5) == before
+
+
+def test_a_store_of_another_shard_is_not_imported(trained: Path, folder: Path) -> None:
+    other = trained / "nodes" / "node-001" / "store.sqlite"
+    with pytest.raises(StoreError, match="belongs to shard 000001-of-000002"):
+        install(other, folder / "store.sqlite", replace=True)
+
+
+# ---- doctor ------------------------------------------------------------------------------
+def test_a_sound_store_is_not_touched(folder: Path) -> None:
+    path = folder / "store.sqlite"
+    before = [path.read_bytes(), _log(folder)]
+    report = examine(path)
+    assert report.problems == ()
+    assert (report.owner, report.runs) == ("000000-of-000002", 1)
+    assert report.rows >= report.users > 0
+    assert [path.read_bytes(), _log(folder)] == before
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ("UPDATE state SET row=zeroblob(3)", "3 bytes, not"),
+        (
+            "UPDATE state SET round=99 WHERE rowid=(SELECT max(rowid) FROM state)",
+            "round 99 of a run that reached 4",
+        ),
+        ("UPDATE answer SET content=x'ff'", "cannot be read"),
+        ("UPDATE received SET content=x'ff'", "the parameters received are damaged"),
+        ("UPDATE state SET run=7", "belong to no run"),
+        ("INSERT INTO forgotten SELECT user FROM state LIMIT 1", "was forgotten and has rows"),
+        ("PRAGMA user_version=9", "newer version"),
+        ("PRAGMA application_id=9", "not a store of this application"),
+    ],
+)
+def test_what_is_broken_is_named(folder: Path, damage: str, words: str) -> None:
+    path = folder / "store.sqlite"
+    with sqlite3.connect(path) as db:
+        db.execute(damage)
+    db.close()
+    assert any(words in problem for problem in examine(path).problems)
+
+
+def test_a_row_that_is_not_finite(folder: Path) -> None:
+    path = folder / "store.sqlite"
+    with sqlite3.connect(path) as db:
+        ((size,),) = db.execute("SELECT length(row) FROM state LIMIT 1")
+        broken = np.full(size // 4, np.nan, dtype="<f4").tobytes()
+        db.execute("UPDATE state SET row=? WHERE rowid=(SELECT min(rowid) FROM state)", (broken,))
+    db.close()
+    assert any("infinite or NaN" in problem for problem in examine(path).problems)
+
+
+def test_the_command_fails_for_a_broken_store(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x.sqlite").write_bytes(b"nonsense" * 999)
+    good, bad = str(folder / "store.sqlite"), str(tmp_path / "x.sqlite")
+    assert run_command(["doctor", "--store", good]) == 0
+    assert run_command(["doctor", "--store", good, "--store", bad]) == 1
+    shown = capsys.readouterr()
+    assert f"{good}: sound: shard 000000-of-000002" in shown.out
+    assert f"{bad}: broken: the file is damaged or not a store" in shown.out
+    assert "1 of 2 stores are broken" in shown.err
+    assert not (tmp_path / "missing").exists()
+    assert run_command(["doctor", "--store", str(tmp_path / "missing")]) == 1
+    assert not (tmp_path / "missing").exists()
+
+
+def test_a_store_of_the_first_version_is_brought_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "old.sqlite"
+    with sqlite3.connect(path) as db:
+        db.executescript(SCHEMA_1)
+        db.execute("INSERT INTO meta VALUES ('shard')")
+        db.execute("INSERT INTO run VALUES (1, 'run', 'layout', 8, 0, 3, 0, '[]')")
+        db.execute("INSERT INTO state VALUES (1, 5, 3, x'0000000000000000')")
+        db.execute("PRAGMA application_id=0x46524731")
+        db.execute("PRAGMA user_version=1")
+    db.close()
+    assert examine(path).problems == ("run run: its layout cannot be read",)
+    store = UserStore(path, "shard")
+    assert store.forgotten().tolist() == []
+    assert store.newest_run() is None
+    has, data = store.read("run", np.array([5]), 3)
+    assert has[0] and data == bytes(8)
+    assert store.forget(5) == 1
+    store.close()
