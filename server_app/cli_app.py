@@ -47,6 +47,7 @@ app.command()(cli_prepare.prepare)
 app.command()(cli_certificates.certificates)
 app.command(context_settings=cli_supernode.PASS_ON)(cli_supernode.superlink)
 app.command(context_settings=cli_supernode.PASS_ON)(cli_supernode.supernode)
+app.command()(cli_supernode.register)
 app.add_typer(cli_deploy.app)
 
 

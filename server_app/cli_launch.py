@@ -18,7 +18,7 @@ from server_app.errors import RunFolderError, RunStoppedError, ServerError, Supe
 from server_app.flower_run import FlowerRun, FlowerStatus, Site
 from server_app.lock import is_locked, lock_holder
 from server_app.progress import RoundProgress
-from server_app.results import RunResult, load_result
+from server_app.results import RESULT, RunResult, load_result
 from server_app.run_folder import read_state
 from server_app.staging import stage
 from server_app.superlink_home import connection_home, home_folder, is_ours
@@ -36,10 +36,11 @@ def launch(
     config: Config,
     console: Console,
     connection: Connection | None = None,
-) -> RunResult:
+) -> RunResult | None:
     """Run ``config``, which ``overrides`` compose to, and return its result.
 
-    ``connection``: the SuperLink of a deployment.
+    ``connection``: the SuperLink of a deployment. Where it is on another machine, so is the
+    run's folder: then the result is None, and the log says where.
 
     Raises:
         ServerError: when the run failed or could not be started.
@@ -80,7 +81,8 @@ def _in_process(config: Config, progress: RoundProgress) -> RunResult:
 
 def _by_flower(
     overrides: Sequence[str], config: Config, progress: RoundProgress, site: Site
-) -> RunResult:
+) -> RunResult | None:
+    """``None``: the run's folder is on another machine, the SuperLink's."""
     home, folder = site.home, Path(config.output) / str(config.name)
     with FlowerRun.submitted(site, stage(home), overrides, config) as run:
         try:
@@ -103,6 +105,8 @@ def _by_flower(
         log = _keep_log(run, folder, home)
     if status.sub_status != "completed":
         raise RunFailedError(f"{_first_error(folder, status)} (log: {log})")
+    if not site.simulates and not (folder / RESULT).exists():
+        return None
     return load_result(folder)
 
 

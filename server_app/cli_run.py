@@ -85,24 +85,30 @@ def run_plans(plans: Sequence[Plan], connection: Connection | None) -> None:
 
     for remark in remarks(plans[0].config):
         CONSOLE.print(f"Note: {remark}", style="yellow", markup=False)
-    results = []
+    results: list[RunResult] = []
     for each in plans:
         try:
-            results.append(launch(each.overrides, each.config, CONSOLE, connection))
+            found = launch(each.overrides, each.config, CONSOLE, connection)
         except KeyboardInterrupt:
             raise InterruptedError(f"stopped; {how_to_go_on(each.config)}") from None
         except RunStoppedError as error:
             said = f"the run was stopped ({error}); {how_to_go_on(each.config)}"
             raise InterruptedError(said) from None
-        except ServerError:
+        except ServerError as error:
             _show_result(each.config)
-            raise
+            if not _was_interrupted(each.config):
+                raise
+            raise ServerError(f"{error}; {how_to_go_on(each.config)}") from error
         except OSError as error:
             raise StorageError(told(error, each.config)) from error
-        CONSOLE.print(result_table(results[-1]))
+        if found is None:
+            CONSOLE.print(_elsewhere(each.config), markup=False, highlight=False, soft_wrap=True)
+            continue
+        results.append(found)
+        CONSOLE.print(result_table(found))
     if len(results) > 1:
         CONSOLE.print(runs_table(results))
-    if connection is None:
+    if connection is None and results:
         _example(results[-1], several=len(results) > 1)
     for result in results:
         CONSOLE.print(f"Results: {result.folder}", markup=False, soft_wrap=True)
@@ -189,6 +195,14 @@ def _check_device(config: Config) -> None:
         raise ConfigError(str(error)) from None
 
 
+def _was_interrupted(config: Config) -> bool:
+    """Whether the run's process ended without a word: killed, or with its machine."""
+    from server_app.run_folder import STATE, read_state
+
+    folder = Path(config.output) / str(config.name)
+    return (folder / STATE).exists() and read_state(folder).status == "interrupted"
+
+
 def _show_result(config: Config) -> None:
     """The table of a failed run that trained all its rounds; the error follows it."""
     from server_app.report import result_table
@@ -198,6 +212,12 @@ def _show_result(config: Config) -> None:
     folder = Path(config.output) / str(config.name)
     if (folder / STATE).exists() and read_state(folder).has_result:
         CONSOLE.print(result_table(load_result(folder)))
+
+
+def _elsewhere(config: Config) -> str:
+    """What to say of a run whose SuperLink is on another machine."""
+    folder = Path(config.output) / str(config.name)
+    return f"The run is complete; its results are on the SuperLink's machine, in {folder}"
 
 
 def _example(result: RunResult, *, several: bool) -> None:

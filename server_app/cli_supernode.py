@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -46,6 +47,30 @@ def superlink(context: typer.Context) -> None:
     For example: fedrecgel superlink --insecure --host 0.0.0.0 --database state.db
     """
     _become("flower-superlink", context.args, _environment())
+
+
+def register(
+    keys: Annotated[list[Path], typer.Argument(help="Public keys of SuperNodes (node-000.pub …).")],
+    superlink: Annotated[str, typer.Option(help="HOST:PORT of the SuperLink.")],
+    root_certificates: Annotated[
+        str, typer.Option(help="Certificate that signed the SuperLink's.")
+    ],
+) -> None:
+    """Tell a SuperLink which SuperNodes it may let in; each is named after its key's file."""
+    from server_app.connection import Connection
+    from server_app.flower_run import flwr
+    from server_app.node_list import list_nodes
+    from server_app.superlink_home import connection_home
+
+    connection = Connection.checked(superlink, root_certificates)
+    home = connection_home(connection)
+    known = {node.name for node in list_nodes(connection) if node.status != "unregistered"}
+    for key in keys:
+        if key.stem in known:
+            typer.echo(f"{key.stem}: registered before")
+            continue
+        flwr(home, "supernode", "register", str(key.absolute()), "--name", key.stem)
+        typer.echo(f"{key.stem}: registered")
 
 
 def _environment() -> dict[str, str]:
