@@ -19,7 +19,7 @@ from real_deployment import Site, kill, until
 
 from server_app.lock import is_locked, lock_holder
 from server_app.results import load_result
-from server_app.superlink_home import command_line
+from server_app.superlink_home import command_line, free_port
 
 pytestmark = pytest.mark.e2e
 
@@ -156,7 +156,7 @@ def test_tls_and_keys(
         key = tmp_path / "other" / "node-000"
         refused = subprocess.run(
             [
-                str(BINARIES / "flower-supernode"),
+                *(str(BINARIES / "fedrecgel"), "supernode", "--cold", "--port", str(free_port())),
                 *("--superlink", secure.deployment.connection.address),
                 *("--root-certificates", str(certificates.ca_certificate)),
                 *("--auth-supernode-private-key", str(key)),
