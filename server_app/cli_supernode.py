@@ -15,10 +15,10 @@ DEFAULTS = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
 }
 """What these programs get unless the environment says otherwise: no calls home, no packages
-fetched at run time, and new work looked for twenty times a second."""
+fetched at run time, and new work looked for ten times a second."""
 
 
 def supernode(
