@@ -54,6 +54,9 @@ class RecStrategy(FlowerHooks):
     needs_individual_updates: ClassVar[bool] = False
     """The server must see each user's update, not only their sum."""
     supports_partial_participation: ClassVar[bool] = True
+    folds_evaluation: ClassVar[bool] = True
+    """A round's model can be ranked by what the next training request carries: the shared
+    parameters, and nothing of a user's own."""
     extra_exchanges: ClassVar[tuple[str, ...]] = ()
     """Messages beyond one train and one evaluate exchange a round, by name."""
     model: ScoringModel
@@ -127,9 +130,13 @@ class RecStrategy(FlowerHooks):
     ) -> Tensors:
         """One user's private state after a local round in which the shared parameters stay.
 
-        For a user who comes after training. The default trains as ever and drops the update.
+        For a user who comes after training. The default trains an epoch at a time, each from the
+        shared parameters as given, and drops the updates: a strategy whose ``client_update`` moves
+        a local copy of them within an epoch has to override it.
         """
-        return self.client_update(shared, private, epochs, rng).private
+        for samples in epochs:
+            private = self.client_update(shared, private, [samples], rng).private
+        return private
 
     def downlink(self, user: int) -> Tensors:
         """Tensors for this user beside the shared ones (methods with personal tables)."""

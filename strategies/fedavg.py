@@ -98,6 +98,12 @@ class FedAvg(RecStrategy):
         metrics = _metrics(trained.loss, [samples for epochs in epochs_U for samples in epochs])
         return CohortResult(update, trained.private, metrics)
 
+    def adapt(
+        self, shared: Tensors, private: Tensors, epochs: Sequence[Samples], rng: np.random.Generator
+    ) -> Tensors:
+        """A mini-batch at a time: from the second on, local SGD would rest on moved parameters."""
+        return super().adapt(shared, private, self._batches(epochs), rng)
+
     def _batches(self, epochs: Sequence[Samples]) -> list[Samples]:
         """Consecutive mini-batches of all epochs; the last one of an epoch may be shorter."""
         size = self.config.batch_size
