@@ -55,6 +55,12 @@ def answer_evaluate(node: Node, request: EvaluateRequest) -> RecordDict:
         NodeError: for an unknown scorer, or users of other nodes.
 
     """
+    reply = ranking(node, request)
+    return wire.encode_means(reply) if request.reply_means else wire.encode_evaluate_reply(reply)
+
+
+def ranking(node: Node, request: EvaluateRequest) -> EvaluateReply:
+    """The ranking itself, for :func:`answer_evaluate` and for a training reply."""
     started = time.perf_counter()
     scorers = {"model": _model, "popularity": _popularity}
     if request.scorer not in scorers:
@@ -70,7 +76,7 @@ def answer_evaluate(node: Node, request: EvaluateRequest) -> RecordDict:
         node.cfg.engine.evaluation_block,
         candidates,
     )
-    reply = EvaluateReply(
+    return EvaluateReply(
         shard_key=node.shard_key,
         round=request.round,
         metrics=dict(sums.metrics),
@@ -78,7 +84,6 @@ def answer_evaluate(node: Node, request: EvaluateRequest) -> RecordDict:
         exposure_I=sums.exposure_I if node.cfg.evaluation.item_statistics else None,
         seconds=time.perf_counter() - started,
     )
-    return wire.encode_means(reply) if request.reply_means else wire.encode_evaluate_reply(reply)
 
 
 def _keep(node: Node, request: EvaluateRequest) -> None:

@@ -11,7 +11,8 @@ import numpy as np
 
 from client_app.private_rows import RowLayout
 from client_app.received import Received
-from client_app.store_file import StoreError, check_version, explain, reading_only
+from client_app.store_file import StoreError, check_version, explain
+from client_app.store_reading import reading_only, stamp
 
 SHOWN = 3
 """Problems of a store that its line names."""
@@ -43,10 +44,17 @@ def examine(path: Path) -> Report:
     """Check a store's pages, schema, rows and answers within one snapshot.
 
     A row must have its run's size and finite numbers and be of a round that the run reached;
-    an answer must be readable. The file is opened for reading only.
+    an answer must be readable. The file is opened for reading only. A process that opens the
+    store meanwhile can make it look broken, so it is then looked at once more.
     """
     if not path.is_file():
         return Report(path, problems=("there is no such file",))
+    before = stamp(path)
+    report = _examined(path)
+    return report if not report.problems or stamp(path) == before else _examined(path)
+
+
+def _examined(path: Path) -> Report:
     try:
         with reading_only(path) as db:
             return _report(path, db)

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from client_app.durable import put_in_place
+
 SCHEMA_VERSION = 2
 APPLICATION_ID = 0x46524731
 BUSY_SECONDS = 30.0
@@ -88,13 +90,24 @@ class StoreFile:
             )
 
     def copy_to(self, target: Path) -> None:
-        """Write a consistent copy to a new file; StoreError when it exists or cannot be written."""
-        with self._lock:
-            self._connected()
-            try:
-                self._connected().execute("VACUUM INTO ?", (str(target),))
-            except sqlite3.Error as error:
-                raise StoreError(f"{target}: the copy cannot be written ({error})") from error
+        """Write a consistent copy, whole or not at all, to a new file.
+
+        Raises:
+            StoreError: when there is a file already, or it cannot be written.
+
+        """
+        if target.exists():
+            raise StoreError(f"{target}: the copy cannot be written (a file exists there)")
+        unfinished = target.with_name(f".{target.name}.unfinished")
+        try:
+            with self._lock:
+                unfinished.unlink(missing_ok=True)
+                self._connected().execute("VACUUM INTO ?", (str(unfinished),))
+            put_in_place(unfinished, target)
+        except (sqlite3.Error, OSError) as error:
+            raise StoreError(f"{target}: the copy cannot be written ({error})") from error
+        finally:
+            unfinished.unlink(missing_ok=True)
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -205,37 +218,6 @@ def check_version(connection: sqlite3.Connection, path: Path) -> None:
             f"{path}: written by a newer version of this application "
             f"(schema {version}, this one reads {SCHEMA_VERSION}): update the application"
         )
-
-
-@contextmanager
-def reading_only(path: Path) -> Iterator[sqlite3.Connection]:
-    """One snapshot of a store that is opened for reading only and never made.
-
-    Without its log beside it, a store on a read-only disk is read as it lies.
-    """
-    options = "mode=ro" if os.access(path.parent, os.W_OK) else "mode=ro&immutable=1"
-    uri = f"{path.absolute().as_uri()}?{options}"
-    connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
-    try:
-        connection.execute("BEGIN")
-        yield connection
-    finally:
-        connection.close()
-
-
-def owner_of(path: Path) -> str:
-    """The shard key that a store belongs to.
-
-    Raises:
-        StoreError: when the file is not a store.
-
-    """
-    try:
-        with reading_only(path) as connection:
-            check_version(connection, path)
-            return str(connection.execute("SELECT owner FROM meta").fetchone()[0])
-    except sqlite3.Error as error:
-        raise StoreError(f"{path}: {explain(error)}") from error
 
 
 def use_write_ahead_log(connection: sqlite3.Connection) -> None:

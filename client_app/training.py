@@ -11,6 +11,7 @@ from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 from torch import Tensor
 
+from client_app.answers import ranking
 from client_app.engine import train_users
 from client_app.node_config import NodeError
 from client_app.received import Received
@@ -19,7 +20,7 @@ from client_app.runtime import Node
 from models.types import IntArray, Tensors, Update
 from strategies import wire
 from strategies.fields import pack
-from strategies.messages import Downlink, Uplink
+from strategies.messages import Downlink, EvaluateRequest, Uplink
 
 
 def answer_train(node: Node, request: Downlink, shared_digest: bytes) -> RecordDict:
@@ -43,7 +44,18 @@ def answer_train(node: Node, request: Downlink, shared_digest: bytes) -> RecordD
     store, run_id = node.state.store, request.header.run_id
     stored = store.answer(run_id, key)
     content = _train(node, request, users, key) if stored is None else from_bytes(stored)
+    if request.evaluate:
+        content = wire.attach_evaluation(content, _ranked(node, request))
     return _averaged(node, request, content) if request.reply_weights else content
+
+
+def _ranked(node: Node, request: Downlink) -> RecordDict:
+    """What the evaluation of the base round, asked for by itself, would reply."""
+    full, base = request.evaluate == "full", request.base_round
+    asked = EvaluateRequest(
+        request.header, base, base, "model", full, request.shared, request.ranked
+    )
+    return wire.encode_evaluate_reply(ranking(node, asked))
 
 
 def _train(node: Node, request: Downlink, users: IntArray, key: TrainKey) -> RecordDict:

@@ -2,47 +2,66 @@
 
 from __future__ import annotations
 
-import os
 import shutil
+import sqlite3
 from pathlib import Path
 
-from client_app.doctor import examine
+from client_app.doctor import Report, examine
+from client_app.durable import put_in_place
 from client_app.node_folder import is_node_folder, read_shard
 from client_app.store_file import StoreError
-
-LOGS = ("-wal", "-shm")
-"""SQLite's files beside a store; they belong to the file that was replaced."""
+from client_app.store_reading import LOGS
 
 
 def install(source: Path, target: Path, *, replace: bool) -> None:
     """Copy ``source`` to ``target``, whole or not at all, after it was found sound.
 
     Raises:
-        StoreError: for a broken source, one of another shard than the folder's, a target that is
-            there (without ``replace``), or a disk that refuses.
+        StoreError: for a broken source or one with changes in its log, one of another shard than
+            the folder's, a target that is there (without ``replace``) or in use, or a disk that
+            refuses.
 
     """
-    report = examine(source)
-    if report.problems:
-        raise StoreError(str(report))
-    if is_node_folder(target.parent):
-        owner = read_shard(target.parent).shard_key
-        if owner != report.owner:
-            raise StoreError(
-                f"{source} belongs to shard {report.owner}, {target.parent} is {owner}"
-            )
     if target.exists() and not replace:
         raise StoreError(f"{target} is there already: --force replaces it")
+    log = source.with_name(source.name + LOGS[0])
+    if log.exists() and log.stat().st_size:
+        raise StoreError(f"{source}: a node's own store, with a log: `fedrecgel export` copies it")
     unfinished = target.with_name(f".{target.name}.unfinished")
     try:
         shutil.copyfile(source, unfinished)
-        with unfinished.open("rb") as file:
-            os.fsync(file.fileno())
-        for log in LOGS:
-            target.with_name(target.name + log).unlink(missing_ok=True)
-        unfinished.replace(target)
+        _check(examine(unfinished), source, target.parent)
+        _fold_log(target)
+        put_in_place(unfinished, target)
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
         raise StoreError(
             f"{target}: cannot be written ({error.strerror}); it is as it was"
         ) from None
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _check(copied: Report, source: Path, folder: Path) -> None:
+    if copied.problems:
+        raise StoreError(f"{source}: broken: {'; '.join(copied.problems)}")
+    if is_node_folder(folder) and (owner := read_shard(folder).shard_key) != copied.owner:
+        raise StoreError(f"{source} belongs to shard {copied.owner}, {folder} is {owner}")
+
+
+def _fold_log(target: Path) -> None:
+    """Bring what is in the old store's log into its file, so that the log is no part of the new.
+
+    Leaving write-ahead logging needs the file for oneself: with a node at work it is refused.
+    """
+    if target.exists():
+        connection = sqlite3.connect(target, timeout=1.0, isolation_level=None)
+        try:
+            connection.execute("PRAGMA journal_mode=DELETE").fetchone()
+        except sqlite3.OperationalError as error:
+            raise StoreError(f"{target} is in use ({error}): stop its node first") from None
+        except sqlite3.DatabaseError:
+            pass  # a damaged store may be replaced
+        finally:
+            connection.close()
+    for end in LOGS:
+        target.with_name(target.name + end).unlink(missing_ok=True)

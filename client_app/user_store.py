@@ -44,6 +44,10 @@ INSERT OR REPLACE INTO state
 SELECT ?1, value, ?2, substr(?3, key * ?4 + 1, ?4) FROM json_each(?5)
 """
 
+DROP_FORGOTTEN = """
+DELETE FROM state WHERE run=? AND user IN (SELECT user FROM forgotten)
+"""
+
 NEWEST_RUN = """
 SELECT run_id FROM run WHERE id IN (SELECT run FROM received WHERE kind='model')
 ORDER BY id DESC LIMIT 1
@@ -174,6 +178,7 @@ class UserStore:
                 return stored
             block = (rows.tobytes(), run.row_bytes, as_json(users))
             db.execute(WRITE, (run.id, key.round, *block))
+            db.execute(DROP_FORGOTTEN, (run.id,))  # one may have been while this was trained
             drop_answers(db, run)  # the new answer then takes the pages of the old one
             db.execute(
                 "INSERT OR REPLACE INTO answer VALUES (?, ?, ?, ?)",

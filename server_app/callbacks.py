@@ -55,7 +55,10 @@ class RoundRecord:
     train: dict[str, float]
     """Means over these users."""
     evaluation: dict[str, float] | None
-    """Means over all users where the round was evaluated, without what is sealed."""
+    """Means over all users where a round was evaluated, without what is sealed."""
+    evaluated_round: int | None
+    """The evaluated round: this one, or the one before where it was ranked with this one's
+    training."""
     selected_round: int | None
     bytes_up: int
     bytes_down: int

@@ -119,7 +119,7 @@ def existing(path: Path) -> Path:
 
 def owner_of(node_store: Path) -> str:
     """The shard key that a store belongs to."""
-    from client_app.store_file import owner_of as recorded
+    from client_app.store_reading import owner_of as recorded
 
     return recorded(existing(node_store))
 

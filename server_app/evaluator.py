@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +17,7 @@ from server_app.gather import Gatherer
 from server_app.nodes import NodeDirectory
 from server_app.ranking import Ranking, summarise
 from server_app.sampling import ranked_users
+from server_app.trainer import Folded
 from strategies import wire
 from strategies.base import RecStrategy
 from strategies.codec import WireError, to_arrays
@@ -73,8 +74,11 @@ class Evaluator:
         *,
         full: bool,
         scorer: str = "model",
+        known: Sequence[EvaluateReply] = (),
     ) -> Ranking:
         """Rank the held-out items of all users with the state of ``server_round``.
+
+        ``known`` are replies that are here already; their shards are not asked.
 
         Raises:
             RoundError: when replies are missing beyond the policy.
@@ -89,17 +93,31 @@ class Evaluator:
             grid = self._gatherer.grid
             return strategy.configure_evaluate(server_round, arrays, ConfigRecord(), grid)
 
+        by_key = {reply.shard_key: reply for reply in known}
+        asked = {key: users for key, users in self._ranked_of().items() if key not in by_key}
         try:
-            replies = self._gatherer.gather(
-                f"evaluation of {scorer} at round {server_round}",
-                self._ranked_of(),
-                ask,
-                strategy.collect_evaluate,
-                self._check(request),
+            replies = (
+                []
+                if not asked
+                else self._gatherer.gather(
+                    f"evaluation of {scorer} at round {server_round}",
+                    asked,
+                    ask,
+                    strategy.collect_evaluate,
+                    self._check(request),
+                )
             )
         finally:
             self._request = None
-        return summarise(replies, self.item_counts_I)
+        by_key |= {reply.shard_key: reply for reply in replies}
+        # In the order of keys, as if all had come together: sums are the same to the bit.
+        return summarise([by_key[key] for key in sorted(by_key)], self.item_counts_I)
+
+    def folded(self, server_round: int, *, full: bool) -> Folded:
+        """The evaluation of a round, to be asked for with the next round's training."""
+        request = EvaluateRequest(self._header, server_round, server_round, "model", full, {})
+        self._parts = None  # a shard may have joined since
+        return Folded("full" if full else "sampled", self._ranked(), self._check(request))
 
     def count_items(self) -> None:
         """Ask every node how often its users interacted with each item; keeps the sum (I,)."""

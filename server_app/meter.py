@@ -47,6 +47,13 @@ class RoundMeter:
         self._parts["messages"] += self._parts[name] - work
         self._parts[name] = work
 
+    def folded_work(self, name: str, seconds: Sequence[float]) -> None:
+        """Say how long nodes worked on ``name`` within an exchange that was for something else."""
+        at_once = working_at_once(self._courier.grid, len(seconds), self._fitting)
+        work = min(self._parts["messages"], least_seconds(seconds, at_once))
+        self._parts["messages"] -= work
+        self._parts[name] += work
+
     @property
     def seconds(self) -> dict[str, float]:
         """Parts that add up to the time since the meter was made, and the checkpoint before."""

@@ -21,11 +21,11 @@ from server_app.gather import Gatherer
 from server_app.meter import RoundMeter
 from server_app.ranking import Ranking
 from server_app.selection import Selection, consider, is_sealed, measure_of, out_of_patience
-from server_app.trainer import Trainer
+from server_app.trainer import Folded, Trainer
 from strategies.base import RecStrategy
 from strategies.codec import to_arrays
 from strategies.hooks import train_means
-from strategies.messages import Downlink, EvaluateRequest, Header, Uplink
+from strategies.messages import Downlink, EvaluateReply, EvaluateRequest, Header, Uplink
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,14 @@ class Identity:
     config_hash: str
     shards: Callable[[], Mapping[str, Mapping[str, str]]]
     """Those of the run so far: in a deployment more may join."""
+
+
+@dataclass(frozen=True)
+class _Due:
+    """A round that is to be ranked, with its shared parameters."""
+
+    round: int
+    shared: Tensors
 
 
 class RoundLoop:
@@ -73,6 +81,9 @@ class RoundLoop:
         self.round = 0 if resume_from is None else resume_from.round
         self.selection = Selection() if resume_from is None else resume_from.selection
         self.best: Tensors = {} if resume_from is None else resume_from.best
+        self._due: _Due | None = None
+        if resume_from is not None and resume_from.evaluation_due:
+            self._due = _Due(resume_from.round, resume_from.shared)
 
     @property
     def early_stopped(self) -> bool:
@@ -116,43 +127,85 @@ class RoundLoop:
         server_round = self.round + 1
         meter = RoundMeter(self._tools.courier, self._fitting, self.checkpoint_seconds)
         self.checkpoint_seconds = 0.0
+        due = self._due
         uplinks = self._train(strategy, server_round, meter)
         ranking = None
-        if server_round % self._cfg.evaluation.every == 0 or server_round == num_rounds:
-            ranking = self._evaluate(strategy, server_round, meter)
+        if due is not None:
+            known = [uplink.evaluation for uplink in uplinks if uplink.evaluation is not None]
+            ranking = self._evaluate(strategy, due, meter, known)
+            self._due = None
+        if self._is_evaluated(server_round, num_rounds):
+            due = _Due(server_round, strategy.shared)
+            if self._folds(strategy, server_round, num_rounds):
+                self._due = due
+            else:
+                ranking = self._evaluate(strategy, due, meter)
         self.round = server_round
-        record = self._record(num_rounds, uplinks, ranking, meter)
+        record = self._record(num_rounds, uplinks, ranking, due, meter)
         for callback in self._callbacks:
             callback.on_round(record)
-        if ranking or server_round % self._cfg.federation.checkpoint_every == 0:
+        if ranking or self._due or server_round % self._cfg.federation.checkpoint_every == 0:
             self._save(strategy)
         return record
 
     def _train(self, strategy: RecStrategy, server_round: int, meter: RoundMeter) -> list[Uplink]:
         trainer = self._tools.trainer
         with meter.part("train"):
-            uplinks = trainer.train(strategy, server_round, self._keep_rounds())
+            uplinks = trainer.train(strategy, server_round, self._keep_rounds(), self._folded())
         meter.node_work("train", [uplink.seconds for uplink in uplinks])
         with meter.part("server"):
             trainer.step(strategy, server_round, uplinks)
         return uplinks
 
-    def _evaluate(self, strategy: RecStrategy, server_round: int, meter: RoundMeter) -> Ranking:
+    def _is_evaluated(self, server_round: int, num_rounds: int) -> bool:
+        return server_round % self._cfg.evaluation.every == 0 or server_round == num_rounds
+
+    def _folds(self, strategy: RecStrategy, server_round: int, num_rounds: int) -> bool:
+        """Whether a round's evaluation waits for the next round's messages.
+
+        In a deployment an exchange costs seconds, whatever it is for. Not where the outcome may
+        end the run at once, and not where the next round has an evaluation of its own.
+        """
+        return (
+            self._cfg.federation.grid == "deployment"
+            and strategy.folds_evaluation
+            and self._cfg.evaluation.patience is None
+            and server_round < num_rounds
+            and not self._is_evaluated(server_round + 1, num_rounds)
+        )
+
+    def _folded(self) -> Folded | None:
+        if self._due is None:
+            return None
+        full = self._cfg.evaluation.full == "each"
+        return self._tools.evaluator.folded(self._due.round, full=full)
+
+    def _evaluate(
+        self,
+        strategy: RecStrategy,
+        due: _Due,
+        meter: RoundMeter,
+        known: Sequence[EvaluateReply] = (),
+    ) -> Ranking:
+        """Rank a round; ``known`` are the replies that came with training."""
+        meter.folded_work("evaluate", [reply.seconds for reply in known])
         with meter.part("evaluate"):
             ranking = self._tools.evaluator.evaluate(
                 strategy,
-                server_round,
-                strategy.shared,
+                due.round,
+                due.shared,
                 full=self._cfg.evaluation.full == "each",
+                known=known,
             )
-        meter.node_work("evaluate", ranking.seconds)
+        if not known:
+            meter.node_work("evaluate", ranking.seconds)
         self.selection = consider(
-            self.selection, server_round, ranking.metrics, ranking.counts, self._measure
+            self.selection, due.round, ranking.metrics, ranking.counts, self._measure
         )
-        if self.selection.round == server_round:
-            self.best = strategy.shared
+        if self.selection.round == due.round:
+            self.best = due.shared
         assert self.selection.round is not None
-        record = EvaluationRecord(server_round, ranking.visible(self._sealed), self.selection.round)
+        record = EvaluationRecord(due.round, ranking.visible(self._sealed), self.selection.round)
         for callback in self._callbacks:
             callback.on_evaluate(record)
         return ranking
@@ -162,6 +215,7 @@ class RoundLoop:
         num_rounds: int,
         uplinks: Sequence[Uplink],
         ranking: Ranking | None,
+        evaluated: _Due | None,
         meter: RoundMeter,
     ) -> RoundRecord:
         failed = self._tools.gatherer.failures.take()
@@ -171,6 +225,7 @@ class RoundLoop:
             num_users=sum(uplink.num_users for uplink in uplinks),
             train=train_means(uplinks),
             evaluation=None if ranking is None else ranking.visible(self._sealed),
+            evaluated_round=None if ranking is None or evaluated is None else evaluated.round,
             selected_round=self.selection.round,
             bytes_up=meter.bytes_up,
             bytes_down=meter.bytes_down,
@@ -200,6 +255,7 @@ class RoundLoop:
                 shared=strategy.shared,
                 server_state=strategy.server_state,
                 best=self.best,
+                evaluation_due=self._due is not None,
             )
         )
         self.checkpoint_seconds += time.perf_counter() - started

@@ -34,6 +34,8 @@ class Checkpoint:
     server_state: Tensors
     best: Tensors
     """Shared parameters of the selected round; empty before the first evaluation."""
+    evaluation_due: bool = False
+    """The round is to be ranked with the next round's training."""
 
     @property
     def state_rounds(self) -> set[int]:
@@ -54,6 +56,7 @@ def encode(checkpoint: Checkpoint) -> dict[str, bytes]:
         "config_hash": checkpoint.config_hash,
         "shards": {key: dict(shard) for key, shard in checkpoint.shards.items()},
         "selection": checkpoint.selection.to_json(),
+        "evaluation_due": checkpoint.evaluation_due,
         "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
     }
     state["digest"] = _state_digest(state)
@@ -107,6 +110,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
             shared=tensors[SHARED],
             server_state=tensors[SERVER],
             best=best,
+            evaluation_due=state["evaluation_due"],
         )
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise CheckpointError(f"{folder} is damaged: {type(error).__name__}: {error}") from error

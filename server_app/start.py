@@ -80,7 +80,7 @@ def _warn_of_additional_evaluations(folder: RunFolder, cfg: Config) -> None:
     """Say where a resume with more rounds differs from a run that had them from the start."""
     every, rounds = cfg.evaluation.every, cfg.federation.rounds
     lines = [line for line in read_metrics(folder.path) if line["evaluation"] is not None]
-    evaluated = [int(str(line["round"])) for line in lines]
+    evaluated = [int(str(line["evaluated_round"])) for line in lines]
     for server_round in evaluated:
         if server_round % every and server_round < rounds:
             log(

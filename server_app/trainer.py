@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from flwr.app import ConfigRecord, Message
 
@@ -15,7 +17,17 @@ from server_app.nodes import NodeDirectory
 from server_app.sampling import sample_cohort
 from strategies.base import RecStrategy
 from strategies.codec import to_arrays
-from strategies.messages import Downlink, Header, Uplink
+from strategies.messages import Downlink, EvaluateReply, Header, Uplink
+
+
+@dataclass(frozen=True)
+class Folded:
+    """The evaluation of a round that rides on the training messages of the next."""
+
+    kind: Literal["sampled", "full"]
+    ranked: Mapping[str, IntArray]
+    """Ranked users by shard where not all of them are."""
+    check: Callable[[EvaluateReply], str | None]
 
 
 class Trainer:
@@ -36,9 +48,15 @@ class Trainer:
         return {self._directory.node(k): self._requests[k] for k in sorted(self._outstanding)}
 
     def train(
-        self, strategy: RecStrategy, server_round: int, keep_rounds: tuple[int, ...]
+        self,
+        strategy: RecStrategy,
+        server_round: int,
+        keep_rounds: tuple[int, ...],
+        folded: Folded | None = None,
     ) -> list[Uplink]:
         """Have the round's cohort trained; returns the usable uplinks by ascending shard key.
+
+        ``folded``: the evaluation of the round before, which the same messages ask for.
 
         Raises:
             RoundError: when replies are missing beyond the policy.
@@ -49,7 +67,7 @@ class Trainer:
         places = sample_cohort(cfg.seed, server_round, directory.num_users, cfg.federation.fraction)
         parts = directory.split(directory.users[places])
         self._requests = {
-            key: self._request(strategy, server_round, keep_rounds, users)
+            key: self._request(strategy, server_round, keep_rounds, users, folded, key)
             for key, users in parts.items()
         }
         arrays = to_arrays(strategy.shared)  # encoded once for all nodes
@@ -66,7 +84,7 @@ class Trainer:
                 {key: len(users) for key, users in parts.items()},
                 ask,
                 strategy.collect_train,
-                lambda uplink: _problem(uplink, server_round, parts),
+                lambda uplink: _problem(uplink, server_round, parts, folded),
             )
         finally:
             self._outstanding = frozenset()
@@ -94,6 +112,8 @@ class Trainer:
         server_round: int,
         keep_rounds: tuple[int, ...],
         users: IntArray,
+        folded: Folded | None,
+        key: str,
     ) -> Downlink:
         return Downlink(
             header=self._header,
@@ -103,6 +123,8 @@ class Trainer:
             users=users,
             shared={},
             personal=_personal(strategy, users),
+            evaluate="" if folded is None else folded.kind,
+            ranked=None if folded is None else folded.ranked.get(key),
         )
 
 
@@ -111,10 +133,21 @@ def _personal(strategy: RecStrategy, users: IntArray) -> dict[int, Tensors]:
     return {user: own for user, own in tensors.items() if own}
 
 
-def _problem(uplink: Uplink, server_round: int, parts: Mapping[str, IntArray]) -> str | None:
+def _problem(
+    uplink: Uplink, server_round: int, parts: Mapping[str, IntArray], folded: Folded | None
+) -> str | None:
     if uplink.round != server_round:
         return f"answers round {uplink.round} instead of {server_round}"
     expected = len(parts[uplink.shard_key])
     if uplink.num_users > expected:  # fewer where some were forgotten meanwhile
         return f"trained {uplink.num_users} users instead of {expected}"
-    return None
+    return None if folded is None else _evaluation_problem(uplink, folded)
+
+
+def _evaluation_problem(uplink: Uplink, folded: Folded) -> str | None:
+    reply = uplink.evaluation
+    if reply is None:
+        return "has no evaluation, which was asked for"
+    if reply.shard_key != uplink.shard_key:
+        return f"has an evaluation of shard {reply.shard_key!r}"
+    return folded.check(reply)

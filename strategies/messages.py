@@ -6,6 +6,7 @@ Private parameters have no field here, so they cannot be sent.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from models.types import IntArray, Tensors, Update
 
@@ -72,6 +73,10 @@ class Downlink:
     """The cohort's users on this node; None: all of them (stock Flower strategies)."""
     shared: Tensors
     personal: dict[int, Tensors] = field(default_factory=dict)
+    evaluate: Literal["", "sampled", "full"] = ""
+    """Rank held-out items too, with ``shared`` and the private state of ``base_round``."""
+    ranked: IntArray | None = None
+    """Users of the node that are ranked then; None: all of them."""
     reply_weights: bool = False
     """Reply with averaged weights (stock Flower strategies) instead of the sum of updates."""
 
@@ -88,6 +93,8 @@ class Uplink:
     """Sums over users; divide by ``num_users``."""
     seconds: float
     """Wall time of the node's training."""
+    evaluation: EvaluateReply | None = None
+    """The ranking that the request asked for beside training."""
 
 
 @dataclass(frozen=True)

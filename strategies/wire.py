@@ -7,6 +7,7 @@ configuration. Decoding checks everything and raises :class:`WireError` with the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Literal
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
@@ -46,6 +47,8 @@ ARRAYS, CONFIG, METRICS, ROW_WEIGHTS = "arrays", "config", "metrics", "row_weigh
 PERSONAL, EXPOSURE, SUM, COUNT = "personal/", "exposure", "sum/", "count/"
 NUM_EXAMPLES, ITEM_COUNTS = "num-examples", "item_counts"
 STOCK_ROUND = "server-round"
+EVALUATION = "evaluation/"
+"""Before the names of an evaluation's records in a training reply."""
 
 
 def encode_header(header: Header) -> dict[str, str | int]:
@@ -136,9 +139,11 @@ def encode_downlink(downlink: Downlink, shared: ArrayRecord | None = None) -> Re
         "base-round": downlink.base_round,
         "keep-rounds": list(downlink.keep_rounds),
         "reply-weights": downlink.reply_weights,
+        "evaluate": downlink.evaluate,
     }
-    if downlink.users is not None:
-        fields["users"] = pack(downlink.users)
+    for name, users in (("users", downlink.users), ("ranked", downlink.ranked)):
+        if users is not None:
+            fields[name] = pack(users)
     records: dict[str, ArrayRecord | ConfigRecord | MetricRecord] = {
         ARRAYS: to_arrays(downlink.shared) if shared is None else shared,
         CONFIG: ConfigRecord(dict(fields)),
@@ -156,7 +161,7 @@ def decode_downlink(content: RecordDict, decode: Decoder = from_arrays) -> Downl
     config = section(content.config_records, CONFIG)
     stock = "round" not in config
     round_ = get(config, STOCK_ROUND if stock else "round", int)
-    packed = config.get("users")
+    packed, ranked = config.get("users"), config.get("ranked")
     return Downlink(
         header=decode_header(content),
         round=round_,
@@ -169,8 +174,28 @@ def decode_downlink(content: RecordDict, decode: Decoder = from_arrays) -> Downl
             for n, r in content.array_records.items()
             if n.startswith(PERSONAL)
         },
+        evaluate="" if stock else _evaluate(get(config, "evaluate", str)),
+        ranked=unpack(ranked) if isinstance(ranked, bytes) else None,
         reply_weights=stock or get(config, "reply-weights", bool),
     )
+
+
+def _evaluate(text: str) -> Literal["", "sampled", "full"]:
+    if text in ("", "sampled", "full"):
+        return text  # type: ignore[return-value]
+    raise WireError(f"evaluate must be sampled, full or empty, got {text!r}")
+
+
+def attach_evaluation(uplink: RecordDict, evaluation: RecordDict) -> RecordDict:
+    """A training reply that carries an evaluation reply as well."""
+    return RecordDict({**uplink, **{EVALUATION + n: r for n, r in evaluation.items()}})
+
+
+def _evaluation_of(content: RecordDict) -> EvaluateReply | None:
+    records = {
+        n.removeprefix(EVALUATION): r for n, r in content.items() if n.startswith(EVALUATION)
+    }
+    return decode_evaluate_reply(RecordDict(records)) if records else None
 
 
 def encode_uplink(uplink: Uplink, tables: Iterable[str]) -> RecordDict:
@@ -220,6 +245,7 @@ def decode_uplink(content: RecordDict, template: Tensors) -> Uplink:
         ),
         metrics=prefixed(metrics, SUM),
         seconds=seconds_of(metrics),
+        evaluation=_evaluation_of(content),
     )
 
 

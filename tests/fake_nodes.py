@@ -63,6 +63,8 @@ class FakeNodes:
     downlinks: list[tuple[int, Downlink]] = field(default_factory=list)
     evaluations: list[tuple[int, str, int, bool]] = field(default_factory=list)
     """Node, scorer, state round, full."""
+    folded: list[tuple[int, int]] = field(default_factory=list)
+    """Node and round of evaluations that came with training requests."""
 
     def app(self) -> ClientApp:
         app = ClientApp()
@@ -117,7 +119,7 @@ class FakeNodes:
         for user in downlink.users.tolist():
             value = self._advance(downlink, user)
             rng = derive_rng(7, Role.TRAIN, user, downlink.round)
-            for name, shared in downlink.shared.items():
+            for name, shared in sorted(downlink.shared.items()):
                 noise = torch.from_numpy(rng.standard_normal(shared.shape).astype(np.float32))
                 tensors[name] += value * noise + 0.1 * shared
         users = len(downlink.users)
@@ -130,6 +132,11 @@ class FakeNodes:
             time.perf_counter() - started,
         )
         content = wire.encode_uplink(self.uplink(index, uplink), ["item_gmf"])
+        if downlink.evaluate:
+            base, full = downlink.base_round, downlink.evaluate == "full"
+            asked = EvaluateRequest(downlink.header, base, base, "model", full, downlink.shared)
+            self.folded.append((index, base))
+            content = wire.attach_evaluation(content, self._ranking(asked, context))
         return Message(content, reply_to=message)
 
     def _advance(self, downlink: Downlink, user: int) -> float:
@@ -146,6 +153,9 @@ class FakeNodes:
 
     def _evaluate(self, message: Message, context: Context) -> Message:
         request = wire.decode_evaluate(message.content)
+        return Message(self._ranking(request, context), reply_to=message)
+
+    def _ranking(self, request: EvaluateRequest, context: Context) -> RecordDict:
         users = float(len(self.users(context)))
         cfg = from_json(request.header.config_json)
         self.before_evaluate(self.index(context), request)
@@ -167,4 +177,4 @@ class FakeNodes:
         counts = dict.fromkeys(metrics, users)
         reply = EvaluateReply(self.key(context), request.round, metrics, counts, exposure_I, 0.001)
         reply = self.evaluation(self.index(context), reply)
-        return Message(wire.encode_evaluate_reply(reply), reply_to=message)
+        return wire.encode_evaluate_reply(reply)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
 from pathlib import Path
@@ -11,11 +12,13 @@ import numpy as np
 import pytest
 import tiny_run
 
+from client_app import doctor
 from client_app.cold_start import cold_start, identity_of
 from client_app.distribute import distribute
-from client_app.doctor import examine
+from client_app.doctor import Report, examine
 from client_app.node_folder import read_shard
 from client_app.on_device import Device
+from client_app.private_rows import RowLayout
 from client_app.store_file import SCHEMA_1, StoreError
 from client_app.transfer import install
 from client_app.user_store import UserStore
@@ -205,10 +208,65 @@ def test_export_and_import(
     assert Device.opened(store, folder).suggest("0", 5) == before
 
 
-def test_a_store_of_another_shard_is_not_imported(trained: Path, folder: Path) -> None:
-    other = trained / "nodes" / "node-001" / "store.sqlite"
+def exported(store: Path, target: Path) -> Path:
+    assert run_command(["export", "--node-store", str(store), "--out", str(target)]) == 0
+    return target
+
+
+def test_a_store_of_another_shard_is_not_imported(
+    trained: Path, folder: Path, tmp_path: Path
+) -> None:
+    other = exported(trained / "nodes" / "node-001" / "store.sqlite", tmp_path / "copy.sqlite")
+    store = folder / "store.sqlite"
+    before = store.read_bytes()
     with pytest.raises(StoreError, match="belongs to shard 000001-of-000002"):
-        install(other, folder / "store.sqlite", replace=True)
+        install(other, store, replace=True)
+    assert store.read_bytes() == before
+
+
+def test_a_broken_copy_is_not_imported(folder: Path, tmp_path: Path) -> None:
+    store = folder / "store.sqlite"
+    copy = exported(store, tmp_path / "copy.sqlite")
+    with sqlite3.connect(copy) as db:
+        db.execute("UPDATE state SET row=zeroblob(3)")
+    db.close()
+    before, names = store.read_bytes(), sorted(folder.iterdir())
+    with pytest.raises(StoreError, match=r"copy\.sqlite: broken: .* 3 bytes, not"):
+        install(copy, store, replace=True)
+    assert (store.read_bytes(), sorted(folder.iterdir())) == (before, names)
+
+
+def test_a_store_in_use_is_not_replaced_and_its_log_does_not_outlive_it(
+    folder: Path, tmp_path: Path
+) -> None:
+    path = folder / "store.sqlite"
+    copy = exported(path, tmp_path / "copy.sqlite")
+    store = UserStore(path, read_shard(folder).shard_key)
+    store.forget(0)
+    with pytest.raises(StoreError, match=r"is in use .*: stop its node first"):
+        install(copy, path, replace=True)
+    assert store.forgotten().tolist() == [0]
+    store.close()
+    install(copy, path, replace=True)
+    assert UserStore(path, read_shard(folder).shard_key).forgotten().tolist() == []
+
+
+def test_a_damaged_store_is_replaced(folder: Path, tmp_path: Path) -> None:
+    path = folder / "store.sqlite"
+    copy = exported(path, tmp_path / "copy.sqlite")
+    path.write_bytes(b"nonsense" * 999)
+    install(copy, path, replace=True)
+    assert examine(path).problems == ()
+
+
+def test_a_live_store_is_exported_not_copied(folder: Path, tmp_path: Path) -> None:
+    path = folder / "store.sqlite"
+    store = UserStore(path, read_shard(folder).shard_key)
+    store.start_run("later", RowLayout(("emb",), ((3,),), "<f4"))  # in the log as yet
+    with pytest.raises(StoreError, match="with a log: `fedrecgel export` copies it"):
+        install(path, tmp_path / "store.sqlite", replace=False)
+    assert [p.name for p in tmp_path.glob("*.sqlite")] == []
+    store.close()
 
 
 # ---- doctor ------------------------------------------------------------------------------
@@ -220,6 +278,45 @@ def test_a_sound_store_is_not_touched(folder: Path) -> None:
     assert (report.owner, report.runs) == ("000000-of-000002", 1)
     assert report.rows >= report.users > 0
     assert [path.read_bytes(), _log(folder)] == before
+
+
+def test_nothing_is_made_beside_a_store_at_rest(folder: Path) -> None:
+    path = folder / "store.sqlite"
+    UserStore(path, read_shard(folder).shard_key).close()
+    assert [file.name for file in folder.glob("store*")] == ["store.sqlite"]
+    assert examine(path).problems == ()
+    assert [file.name for file in folder.glob("store*")] == ["store.sqlite"]
+
+
+def test_a_store_in_use_is_seen_as_last_committed(folder: Path) -> None:
+    path = folder / "store.sqlite"
+    store = UserStore(path, read_shard(folder).shard_key)
+    layout = RowLayout(("emb",), ((3,),), "<f4")
+    store.start_run("later", layout)
+    with store._file.writing() as db:
+        db.execute("DELETE FROM run WHERE run_id='later'")
+        assert examine(path).runs == 2  # neither kept out nor shown what is not committed
+    assert examine(path).runs == 1
+    store.close()
+
+
+def test_what_changes_during_the_examination_is_looked_at_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages read before and after a checkpoint of another process do not fit together."""
+    path, looks = folder / "store.sqlite", list[int]()
+
+    def torn(path: Path, db: sqlite3.Connection) -> Report:
+        looks.append(1)
+        if len(looks) == 1:
+            os.utime(path)
+            return Report(path, problems=("torn",))
+        return Report(path)
+
+    monkeypatch.setattr(doctor, "_report", torn)
+    assert (examine(path).problems, len(looks)) == ((), 2)
+    monkeypatch.setattr(doctor, "_report", lambda path, db: Report(path, problems=("torn",)))
+    assert examine(path).problems == ("torn",)
 
 
 @pytest.mark.parametrize(

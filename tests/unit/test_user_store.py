@@ -432,6 +432,26 @@ def test_forget_waits_for_a_reader(store: UserStore) -> None:
     assert secret.tobytes() not in on_disk(store)
 
 
+def test_a_user_forgotten_while_training_gets_no_row(store: UserStore) -> None:
+    commit(store, key(1), 1, 2)
+    assert store.forget(1) == 1
+    commit(store, key(2), 1, 2)
+    assert values(store, 2, 1, 2) == [None, 2.0]
+    assert store.forgotten().tolist() == [1]
+
+
+def test_an_export_that_fails_leaves_nothing(
+    store: UserStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(unfinished: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store_file, "put_in_place", full)
+    with pytest.raises(StoreError, match=r"copy\.sqlite: the copy cannot be written .*No space"):
+        store.export(tmp_path / "copy.sqlite")
+    assert not [file for file in tmp_path.iterdir() if "copy" in file.name]
+
+
 def test_export_is_a_working_copy(store: UserStore, tmp_path: Path) -> None:
     commit(store, key(1), 1)
     store.export(tmp_path / "copy.sqlite")
