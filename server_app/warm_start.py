@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from server_app.processes import process
 from server_app.superlink_home import program
 
 CLIENT = "flwr-clientapp"
@@ -24,10 +26,9 @@ def is_possible() -> bool:
 def warmed(env: Mapping[str, str]) -> dict[str, str]:
     """Start a warm server as a child of this process; the environment in which it is found.
 
-    The server ends with this process. Its folder, which only this user can enter, is removed
-    by nobody: it holds a socket and a script of two lines.
+    The server ends with this process, whatever ends that.
     """
-    folder = Path(tempfile.mkdtemp(prefix="fedrecgel-warm-"))
+    folder = _folder()
     socket, here = folder / "socket", Path(__file__).parent
     stand_in = folder / CLIENT
     command = [sys.executable, "-I", "-S", str(here / SHIM), str(socket), program(CLIENT)]
@@ -40,3 +41,22 @@ def warmed(env: Mapping[str, str]) -> dict[str, str]:
         stdin=subprocess.DEVNULL,
     )
     return {**env, "PATH": f"{folder}{os.pathsep}{env.get('PATH', os.defpath)}"}
+
+
+def _folder() -> Path:
+    """A folder for this process that only this user can enter; those of ended ones are removed.
+
+    Not in Flower's home: the path of a socket may have no more than a hundred characters.
+    """
+    root = Path(tempfile.gettempdir()) / f"fedrecgel-{os.getuid()}"
+    root.mkdir(mode=0o700, exist_ok=True)
+    status = root.stat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o077:
+        return Path(tempfile.mkdtemp(prefix="fedrecgel-"))
+    for left in root.iterdir():
+        if left.name.isdecimal() and process(int(left.name)) is None:
+            shutil.rmtree(left, ignore_errors=True)
+    folder = root / str(os.getpid())
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    return folder
