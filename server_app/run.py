@@ -150,16 +150,18 @@ class _Run:
 
     def _selected(self, loop: RoundLoop) -> Ranking:
         """Figures of the selected round; ranked once more against the catalogue if asked."""
-        selection = loop.selection
+        selection = loop.examiner.selection
         if selection.round is None:
             raise CheckpointError("no round was evaluated")
         if self.cfg.evaluation.full != "selected":
             return Ranking(selection.metrics, selection.counts)
-        return self.evaluator.evaluate(self.strategy, selection.round, loop.best, full=True)
+        return self.evaluator.evaluate(
+            self.strategy, selection.round, loop.examiner.best, full=True
+        )
 
     def _result(self, loop: RoundLoop, ranking: Ranking, popularity: Ranking | None) -> RunResult:
         cfg, directory = self.cfg, self.directory
-        assert loop.selection.round is not None
+        assert loop.examiner.selection.round is not None
         return RunResult(
             name=str(cfg.name),
             folder=self.folder.path,
@@ -172,9 +174,9 @@ class _Run:
             num_users=directory.num_users,
             num_items=directory.num_items,
             rounds=loop.round,
-            selected_round=loop.selection.round,
+            selected_round=loop.examiner.selection.round,
             select=cfg.protocol.select,
-            early_stopped=loop.early_stopped and loop.round < cfg.federation.rounds,
+            early_stopped=loop.examiner.early_stopped and loop.round < cfg.federation.rounds,
             metrics=ranking.metrics,
             counts=ranking.counts,
             popularity=None if popularity is None else popularity.metrics,
