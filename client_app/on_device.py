@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from client_app.cold_start import STEPS, cold_start, identity_of
 from client_app.data import Dataset
@@ -25,6 +26,8 @@ from conf.tree import Config, build_strategy, from_json
 from models.types import IntArray, Tensors
 from strategies.base import RecStrategy
 
+Scores = npt.NDArray[Any]
+"""Of all items (I,)."""
 Source = Literal["private embedding", "cold start", "popularity"]
 
 
@@ -67,14 +70,38 @@ class Device:
         if not store_path.is_file():
             raise StoreError(f"{store_path}: there is no such store")
         store = UserStore(store_path, read_shard(folder).shard_key)
+        try:
+            return cls._of(store, folder, run_id)
+        except BaseException:
+            store.close()
+            raise
+
+    @classmethod
+    def _of(cls, store: UserStore, folder: Path, run_id: str | None) -> Device:
         chosen = run_id or store.newest_run()
         received = None if chosen is None else store.received(chosen, "model")
         if chosen is None or received is None:
-            raise StoreError(f"{store_path}: no parameters were received yet: take part in a run")
+            raise StoreError(f"{store.path}: no parameters were received yet: take part in a run")
         cfg = from_json(received.config_json)
-        return cls(
-            folder, store, chosen, received, cfg, build_strategy(cfg), load_shard(folder, cfg)
-        )
+        strategy: RecStrategy = build_strategy(cfg)
+        store.check_run(chosen, _layout(strategy))
+        dataset = load_shard(folder, cfg)
+        for name in strategy.model.item_tables:
+            items = len(received.tensors[name])
+            if items != dataset.num_items:
+                raise StoreError(
+                    f"{store.path}: run {chosen} was of {items} items, the catalogue in {folder} "
+                    f"has {dataset.num_items}: take part in a run with this catalogue"
+                )
+        return cls(folder, store, chosen, received, cfg, strategy, dataset)
+
+    def __enter__(self) -> Self:
+        """For ``with``."""
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        """Close the store."""
+        self.store.close()
 
     def suggest(self, user: str, k: int, steps: int = STEPS) -> Suggestions:
         """The ``k`` best items for a user by raw id, without those of the user's history."""
@@ -102,7 +129,7 @@ class Device:
 
     def _scores(
         self, user: str, index: int | None, history: IntArray, steps: int
-    ) -> tuple[Source, IntArray]:
+    ) -> tuple[Source, Scores]:
         if index is not None and (private := self._private(index)) is not None:
             return "private embedding", self._scored(private)
         if not len(history):
@@ -117,14 +144,14 @@ class Device:
         has, data = self.store.read(self.run_id, np.array([index]), self.received.round)
         if not has[0]:
             return None
-        layout = RowLayout.of(self.strategy.init_private(np.random.default_rng(0)))
+        layout = _layout(self.strategy)
         block = layout.unpack(layout.from_bytes(data))
         return {name: tensor[0] for name, tensor in block.items()}
 
-    def _scored(self, private: Tensors) -> IntArray:
+    def _scored(self, private: Tensors) -> Scores:
         own = self.strategy.private_parameters({n: t[None] for n, t in private.items()})
         scores_UI = self.strategy.model.scores_all(self.received.tensors, own)
-        found: IntArray = scores_UI[0].double().numpy()
+        found: Scores = scores_UI[0].double().numpy()
         return found
 
     def _item_counts(self) -> IntArray:
@@ -142,3 +169,7 @@ class Device:
             (str(ids[item]), None if titles is None else str(titles[item]) or None, score)
             for item, score in best
         ]
+
+
+def _layout(strategy: RecStrategy) -> RowLayout:
+    return RowLayout.of(strategy.init_private(np.random.default_rng(0)))

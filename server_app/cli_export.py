@@ -14,7 +14,7 @@ from conf.build import ConfigError
 from server_app.cli_common import CONSOLE, quiet_flower, run_folder
 from server_app.cli_node import node_errors
 from server_app.cli_runs import Output
-from server_app.errors import ServerError
+from server_app.errors import ServerError, StorageError
 
 if TYPE_CHECKING:
     from models.types import Tensors
@@ -102,7 +102,12 @@ def _check_target(out: Path) -> None:
     if out.suffix not in SUFFIXES:
         raise ConfigError(f"--out must end with {' or '.join(SUFFIXES)}, got {out}")
     if out.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
-        raise ConfigError("parquet needs pyarrow (pip install pyarrow), or write .npz")
+        raise ConfigError(
+            "parquet needs pyarrow: install the extra, pip install 'fedrecgel[parquet]', or write "
+            ".npz"
+        )
+    if not out.absolute().parent.is_dir():
+        raise ConfigError(f"there is no folder {out.absolute().parent}")
 
 
 def _write(out: Path, columns: dict[str, npt.NDArray[Any]]) -> None:
@@ -118,5 +123,7 @@ def _write(out: Path, columns: dict[str, npt.NDArray[Any]]) -> None:
             lists = {n: list(c) if c.ndim > 1 else c for n, c in columns.items()}
             pd.DataFrame(lists).to_parquet(unfinished, index=False)
         unfinished.replace(out)
+    except OSError as error:
+        raise StorageError(f"{out}: cannot be written ({error.strerror})") from None
     finally:
         unfinished.unlink(missing_ok=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny_run
+import torch
 
 from client_app import doctor
 from client_app.cold_start import cold_start, identity_of
@@ -19,6 +20,8 @@ from client_app.doctor import Report, examine
 from client_app.node_folder import read_shard
 from client_app.on_device import Device
 from client_app.private_rows import RowLayout
+from client_app.received import Received
+from client_app.retention import TrainKey
 from client_app.store_file import SCHEMA_1, StoreError
 from client_app.transfer import install
 from client_app.user_store import UserStore
@@ -167,6 +170,121 @@ def test_recommend_on_a_node(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert len(found["items"]) == 3
     assert run_command(["recommend", "--node-store", store, "--user", "nobody", "--k", "3"]) == 0
     assert "these are the most popular items" in capsys.readouterr().out
+
+
+def test_recommend_from_a_named_run_of_the_node(
+    folder: Path, device: Device, capsys: pytest.CaptureFixture[str]
+) -> None:
+    user = str(trained_user(device))
+    arguments = ["recommend", "--node-store", str(folder / "store.sqlite"), "--user", user]
+    assert run_command([*arguments, "--run", device.run_id, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == {"user", "run", "round", "source", "left_out", "items"}
+    assert (found["run"], found["round"]) == (device.run_id, ROUNDS)
+    assert found["source"] == "private embedding"
+    assert set(found["items"][0]) == {"item", "title", "score"}
+    assert run_command([*arguments, "--run", "another"]) == 1
+    assert "store.sqlite: has no run another" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--node-store", "s", "--hide-heldout"], "--hide-heldout does not go with"),
+        (["--run", "r", "--steps", "3"], "--steps does not go with"),
+        ([], "give --run or --node-store"),
+    ],
+)
+def test_options_that_say_nothing_are_refused(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(["recommend", "--user", "1", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_listed_user_without_a_row_gets_a_cold_start(device: Device) -> None:
+    user = trained_user(device)
+    with device.store._file.writing() as db:
+        db.execute("DELETE FROM state WHERE user=?", (user,))
+    found = device.suggest(str(user), 5)
+    assert found.source == "cold start"
+    assert found.seen == len(device.dataset.train_of(user)) + len(device.dataset.heldout_of(user))
+
+
+def test_counts_of_the_node_where_the_federations_were_not_received(device: Device) -> None:
+    with device.store._file.writing() as db:
+        db.execute("DELETE FROM received WHERE kind='popularity'")
+    found = device.suggest("nobody", 5)
+    counts = np.bincount(device.dataset.train_items, minlength=40)
+    assert found.source == "popularity"
+    assert [score for _, _, score in found.items] == sorted(counts.tolist(), reverse=True)[:5]
+
+
+def test_the_state_of_the_round_received_stays_readable(trained: Path, device: Device) -> None:
+    """Training requests of round r carry the parameters of r - 1: rows of r are newer."""
+    store, run = device.store, device.run_id
+    user, received = trained_user(device), device.received
+    _, before = store.read(run, np.array([user]), received.round)
+    assert before
+    later = Received.of("model", ROUNDS, received.config_json, received.tensors)
+    key = TrainKey(ROUNDS + 1, ROUNDS, 0, b"next", (ROUNDS + 1,))
+    rows = np.ones((1, len(before) // 4), dtype="<f4")
+    store.commit(run, key, np.array([user]), rows, b"", later)
+    kept = store.received(run, "model")
+    assert kept is not None
+    assert kept.round == ROUNDS
+    assert store.read(run, np.array([user]), kept.round)[1] == before
+    assert store.read(run, np.array([user]), ROUNDS + 1)[1] == rows.tobytes()
+
+
+def test_what_came_before_stays_where_a_commit_fails(device: Device) -> None:
+    store, run = device.store, device.run_id
+    before = store.received(run, "model")
+    other = Received.of("model", ROUNDS, "{}", {"item_emb": torch.ones(40, 2)})
+    key = TrainKey(ROUNDS + 1, ROUNDS, 0, b"next", (ROUNDS,))
+    with pytest.raises(StoreError, match="do not fit the run's layout"):
+        store.commit(run, key, np.array([0]), np.ones((1, 1), dtype="<f4"), b"", other)
+    store._file._connected().execute("PRAGMA query_only=ON")
+    with pytest.raises(StoreError, match=r"store\.sqlite: the file cannot be written"):
+        store.receive(run, other)
+    with pytest.raises(StoreError, match=r"store\.sqlite: the file cannot be written"):
+        store.forget(0)
+    assert store.received(run, "model") == before
+
+
+def test_nothing_is_written_where_the_same_comes_again(folder: Path, device: Device) -> None:
+    before = _log(folder)
+    device.store.receive(device.run_id, device.received)
+    assert _log(folder) == before
+
+
+def test_a_catalogue_of_other_items_is_refused(folder: Path, device: Device) -> None:
+    few = {n: t[:-1].clone() for n, t in device.received.tensors.items()}
+    config = device.received.config_json
+    device.store.receive(device.run_id, Received.of("model", ROUNDS, config, few))
+    with pytest.raises(StoreError, match=r"was of 39 items, the catalogue in .* has 40"):
+        Device.opened(folder / "store.sqlite", folder)
+
+
+@pytest.mark.parametrize("command", ["recommend", "forget"])
+def test_errors_are_one_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    path = folder / "store.sqlite"
+    UserStore(path, read_shard(folder).shard_key).close()  # nothing is left in its log
+    asked = [command, "--node-store", str(path), "--user", "0"]
+    elsewhere = folder.parent / "lonely.sqlite"
+    elsewhere.write_bytes(path.read_bytes())
+    assert run_command([command, "--node-store", str(elsewhere), "--user", "0"]) == 2
+    assert "is not a node's data folder" in capsys.readouterr().err
+    path.write_bytes(b"nonsense" * 999)
+    assert run_command(asked) == 1
+    shown = capsys.readouterr().err
+    assert "store.sqlite: the file is damaged or not a store" in shown
+    assert "Traceback" not in shown
+    path.unlink()
+    assert run_command(asked) == 2
+    assert "there is no file" in capsys.readouterr().err
 
 
 def test_forgotten_users_leave_no_row_and_no_part(
