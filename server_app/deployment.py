@@ -52,8 +52,9 @@ class Deployment:
     Where there is a folder ``certificates`` it talks TLS and knows its nodes by their keys.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, warm: bool = True) -> None:
+        """``warm``: messages are answered by forks of a process that has torch imported."""
+        self.folder, self._warm = folder, warm
         self.node_folders = tuple(sorted((folder / PREPARED).glob("node-*")))
         keys = folder / CERTIFICATES
         nodes = len(self.node_folders)
@@ -103,7 +104,8 @@ class Deployment:
         if self._runs(name):
             return
         port = free_port()
-        command = ["fedrecgel", "supernode", "--superlink", self.connection.address, *_at(port)]
+        start = ["fedrecgel", "supernode", *([] if self._warm else ["--cold"])]
+        command = [*start, "--superlink", self.connection.address, *_at(port)]
         command += ["--node-config", f"data-path={json.dumps(str(folder))}"]
         self._launch(name, [*command, *self._node_tls(folder)], port)
 
