@@ -43,6 +43,8 @@ class Child:
 def main(path: str, parent: int) -> None:
     """Serve at the UNIX socket ``path`` until the process ``parent`` ends."""
     end_with(parent)
+    # Ctrl-C goes to a terminal's every process: the SuperNode's end is this one's.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Listening comes first, so that a stand-in waits for the imports instead of doing them too.
     listener = listen(path)
     preload()
@@ -190,6 +192,8 @@ def become(request: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(request["environment"])
     sys.argv[:] = request["arguments"]
+    # The server itself was started without: it must not find this application's packages.
+    sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     random.seed()

@@ -28,7 +28,7 @@ def work():
     import json, os, signal, sys, time
     told = {"arguments": sys.argv[1:], "x": os.environ.get("X"), "cwd": os.getcwd()}
     told["packages"] = [n for n in ("models", "client_app", "server_app") if n in sys.modules]
-    told["pid"] = os.getpid()
+    told["pid"], told["path"] = os.getpid(), sys.path
     print(json.dumps(told), flush=True)
     if "sleep" in sys.argv:
         signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
@@ -117,6 +117,23 @@ def test_a_fork_is_given_what_a_process_of_its_own_would_have(warm: Warm) -> Non
     # The application comes from Flower's bundle, so nothing of it may be there already.
     assert found["packages"] == []
     assert warm.run("0").stdout != done.stdout  # another process each time
+
+
+def test_a_fork_finds_modules_where_a_process_of_its_own_would(warm: Warm) -> None:
+    found = told(warm.run("0", PYTHONPATH=os.pathsep.join(("/one", "", "/two"))).stdout)
+    path = found["path"]
+    assert isinstance(path, list) and path[:2] == ["/one", "/two"]
+    assert "/one" not in str(told(warm.run("0", PYTHONPATH="/two").stdout)["path"])
+
+
+def test_the_server_outlives_an_interrupt_and_its_forks_do_not_ignore_it(warm: Warm) -> None:
+    os.kill(warm.server.pid, signal.SIGINT)
+    waiting = warm.start("0", "sleep")
+    assert waiting.stdout is not None
+    told(waiting.stdout.readline())
+    waiting.send_signal(signal.SIGINT)
+    # An uncaught KeyboardInterrupt: the interpreter ends by the signal itself.
+    assert waiting.wait(timeout=30) == 128 + signal.SIGINT
 
 
 def test_exit_status_and_uncaught_errors(warm: Warm) -> None:
