@@ -17,7 +17,7 @@ from server_app.recommendations import Recommendation, on_node, recommendations
 
 BASES = {
     "cold start": "; the user was not trained: a private state was fitted here and now",
-    "popularity": "; the user has no history here: these are the most popular items",
+    "popularity": "; the user has no history here, or was forgotten: these are the most popular items",
 }
 """What is said of a list that does not rest on a trained private state."""
 
