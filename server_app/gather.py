@@ -15,7 +15,8 @@ from conf.tree import FederationConfig
 from server_app.errors import RoundError
 from server_app.exchange import Courier, Delivery, content_bytes
 from server_app.failures import FailureLog, NodeFailure
-from server_app.nodes import GONE, NodeDirectory
+from server_app.greeting import GONE
+from server_app.nodes import NodeDirectory
 from strategies.hooks import Failure
 
 WARNING = 30

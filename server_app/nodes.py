@@ -9,35 +9,22 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-from flwr.app import Message
-from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
 
 from conf.tree import FederationConfig
 from server_app.errors import NodeError
 from server_app.exchange import Courier
-from server_app.refusals import refusal, refuse_alike
+from server_app.greeting import Greeter
+from server_app.refusals import refuse_alike
 from server_app.roster import Roster, lost_state, majority_first, same_shard
-from strategies import wire
-from strategies.codec import WireError
-from strategies.messages import HELLO, REFUSED, Header, HelloReply, HelloRequest
+from strategies.messages import Header, HelloReply
 
 INFO, WARNING = 20, 30
 POLL_S = 0.1
 LATE_HELLO_S, MAX_GREETINGS = 30.0, 3
 """How long, and how often, a node that appears during the run is given to introduce itself."""
-REFUSAL_S = 15.0
-"""How long a refused node is given to note why."""
-GONE = frozenset(
-    {
-        ErrorCode.NODE_UNAVAILABLE,
-        ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
-        ErrorCode.MESSAGE_UNAVAILABLE,
-    }
-)
-"""Errors that say a node went away, not that it failed; another id may take its place."""
 SHOWN_USERS = 5
 
 
@@ -47,13 +34,16 @@ class NodeDirectory(Roster):
     def __init__(self, courier: Courier, header: Header, federation: FederationConfig) -> None:
         super().__init__()
         self._courier = courier
-        self._header = header
         self._federation = federation
         self._seen: set[int] = set()
         self._asked: Counter[int] = Counter()
-        self._resume_round = 0
-        self.refused: dict[int, str] = {}
+        deployed = federation.grid == "deployment"
+        self._greeter = Greeter(courier, header, tell=deployed)
+
+    @property
+    def refused(self) -> Mapping[int, str]:
         """Why a node was not admitted, by node id."""
+        return self._greeter.refused
 
     @property
     def _deployed(self) -> bool:
@@ -71,7 +61,7 @@ class NodeDirectory(Roster):
                 reported twice, users hosted twice or missing, or a node that fails.
 
         """
-        self._resume_round = resume_round
+        self._greeter.resume_round = resume_round
         cfg = self._federation
         deadline = time.monotonic() + cfg.register_timeout_s
         replies: dict[int, HelloReply] = {}
@@ -97,13 +87,13 @@ class NodeDirectory(Roster):
             )
 
     def _introduced(self, unasked: set[int], left: float) -> dict[int, HelloReply]:
-        hellos = self._greet(unasked, left, may_start=self._resume_round == 0)
+        hellos = self._greeter.greet(unasked, left, may_start=self._greeter.resume_round == 0)
         if not self._deployed:
             refuse_alike(list(hellos.values()))
         found = {}
         for node_id, reply in sorted(hellos.items()):
             try:
-                found[node_id] = self._checked(node_id, reply)
+                found[node_id] = self._greeter.introduction(node_id, reply)
             except NodeError as error:
                 self._turn_away(node_id, error)
         return found
@@ -145,13 +135,13 @@ class NodeDirectory(Roster):
         # A node that is silent is asked again in a later round, but not for ever.
         self._seen |= {node for node in unknown if self._asked[node] >= MAX_GREETINGS}
         wait_s = min(self._federation.deadline_s, LATE_HELLO_S)
-        replies = self._greet(unknown, wait_s, may_start=False)
+        replies = self._greeter.greet(unknown, wait_s, may_start=False)
         self._seen |= replies.keys()
         for node_id, reply in sorted(replies.items()):
             try:
-                self._take_over(node_id, self._checked(node_id, reply))
+                self._take_over(node_id, self._greeter.introduction(node_id, reply))
             except NodeError as error:
-                self._refuse(node_id, str(error))
+                self._greeter.refuse(node_id, str(error))
 
     def _take_over(self, node_id: int, hello: HelloReply) -> None:
         known = self.shards.get(hello.shard_key)
@@ -170,65 +160,18 @@ class NodeDirectory(Roster):
     def _join(self, node_id: int, hello: HelloReply) -> None:
         """A shard that was not there at the start; it begins the run now."""
         if hello.new_run:
-            replies = self._greet([node_id], LATE_HELLO_S, may_start=True)
+            replies = self._greeter.greet([node_id], LATE_HELLO_S, may_start=True)
             if node_id not in replies:
                 raise NodeError(f"shard {hello.shard_key!r} went away as it was to join")
-            hello = self._checked(node_id, replies[node_id])
+            hello = self._greeter.introduction(node_id, replies[node_id])
         self.add(node_id, hello)
         log(INFO, "Shard %r joins on node %d", hello.shard_key, node_id)
-
-    # ---- greeting ------------------------------------------------------------------------
-    def _greet(
-        self, node_ids: Iterable[int], wait_s: float, *, may_start: bool
-    ) -> dict[int, Message]:
-        """Say hello; the replies by node id, without those of nodes that went away."""
-        request = HelloRequest(self._header, may_start, self._resume_round)
-        content = wire.encode_hello_request(request)
-        messages = [Message(content, node, HELLO, group_id="hello") for node in sorted(node_ids)]
-        delivery = self._courier.exchange(messages, wait_s)
-        return {
-            delivery.node_of[reply.metadata.reply_to_message_id]: reply
-            for reply in delivery.replies
-            if not (reply.has_error() and reply.error.code in GONE)
-        }
-
-    def _checked(self, node_id: int, reply: Message) -> HelloReply:
-        if reply.has_error():
-            raise NodeError(refusal(node_id, reply.error.reason))
-        try:
-            hello = wire.decode_hello(reply.content)
-        except WireError as error:
-            raise NodeError(f"node {node_id} introduced itself badly: {error}") from error
-        if hello.code != self._header.code:
-            raise NodeError(
-                f"node {node_id} (shard {hello.shard_key!r}) runs other code than the server: "
-                f"{hello.code} there, {self._header.code} here. Stop the SuperLink with "
-                "`fedrecgel stop` (or end it by its process id) and start again from a "
-                "directory without another copy of this app"
-            )
-        if hello.left_out:
-            log(
-                WARNING,
-                "Shard %r leaves out %d interactions with items that are not in the catalogue",
-                hello.shard_key,
-                hello.left_out,
-            )
-        return hello
 
     def _turn_away(self, node_id: int, error: NodeError) -> None:
         """At the start: refuse one node of a deployment; a simulation ends."""
         if not self._deployed:
             raise error
-        self._refuse(node_id, str(error))
-
-    def _refuse(self, node_id: int, reason: str) -> None:
-        """Note why a node is not admitted, here and in the node's own log."""
-        self.refused[node_id] = reason
-        log(WARNING, "Node %d is not admitted to the run: %s", node_id, reason)
-        if self._deployed:
-            content = wire.encode_refusal(self._header, reason)
-            message = Message(content, node_id, REFUSED, group_id="hello")
-            self._courier.exchange([message], REFUSAL_S)
+        self._greeter.refuse(node_id, str(error))
 
     def _too_few(self, online: int, answered: int) -> str:
         cfg = self._federation
