@@ -27,6 +27,7 @@ from client_app.training import answer_train
 from conf.tree import ConfigError
 from models.types import Tensors
 from strategies import wire
+from strategies.bundle import bundled, is_bundled, unbundled
 from strategies.codec import WireError
 
 Answer = Callable[[Message, Context], RecordDict]
@@ -49,7 +50,10 @@ def replying(answer: Answer) -> Handler:
     @wraps(answer)
     def handler(message: Message, context: Context) -> Message:
         try:
-            return Message(answer(message, context), reply_to=message)
+            if not is_bundled(message.content):
+                return Message(answer(message, context), reply_to=message)
+            message.content = unbundled(message.content)
+            return Message(bundled(answer(message, context)), reply_to=message)
         except Exception as error:  # noqa: BLE001  the reply is where it is raised
             told = describe(error)
             trace = None if deliberate(error) else error

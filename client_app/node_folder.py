@@ -19,7 +19,7 @@ import numpy as np
 from client_app.errors import DataError
 from client_app.files import decode, read_bytes
 from client_app.interactions import Strings
-from conf.build import ConfigError, build
+from conf.tree import ConfigError, build
 from models.types import IntArray
 
 FORMAT = 1

@@ -96,8 +96,7 @@ def _nodes(config: Config) -> Iterator[str]:
     least = federation.min_nodes
     if least is not None and least > federation.num_nodes:
         yield (
-            f"federation.min_nodes={least} is more than federation.num_nodes="
-            f"{federation.num_nodes}"
+            f"federation.min_nodes={least} is more than federation.num_nodes={federation.num_nodes}"
         )
     if least is not None and federation.grid != "deployment":
         yield "federation.min_nodes is for a deployment: simulated nodes are all there"

@@ -32,6 +32,7 @@ __all__ = [
     "FederationConfig",
     "ProtocolConfig",
     "SyntheticConfig",
+    "build",
     "build_strategy",
     "from_json",
     "from_mapping",

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
+from flwr.superlink.grid.http_grid import HttpGrid
 
 from server_app.pickup import hand_over
 from server_app.pulling import Puller
+from strategies.bundle import bundled, unbundled
+from strategies.codec import WireError
 
 NUMBER_BYTES = 8
 POLL_SHARE, POLL_MIN_S, POLL_MAX_S = 0.05, 0.002, 0.25
@@ -54,6 +58,7 @@ class Courier:
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
         self._puller = Puller(grid)
+        self._bundles = isinstance(grid, HttpGrid)
         self.bytes_down = 0
         self.bytes_up = 0
         self.dropped_late = 0
@@ -93,9 +98,12 @@ class Courier:
         return Delivery(replies, sent.node_of, silent, sent.unreachable)
 
     def _send(self, messages: list[Message], sent: _Sent) -> None:
+        self.bytes_down += sum(content_bytes(m.content) for m in messages)
+        if self._bundles:
+            for message in messages:
+                message.content = bundled(message.content)
         accepted = {i for i in self.grid.push_messages(messages) if i} if messages else set()
         hand_over(messages)
-        self.bytes_down += sum(content_bytes(m.content) for m in messages)
         for message in messages:
             origin, node = message.metadata.message_id, message.metadata.dst_node_id
             sent.node_of[origin] = node
@@ -117,6 +125,8 @@ class Courier:
         for reply in self._puller.pull(waiting | self._late.keys()):
             origin = reply.metadata.reply_to_message_id
             if reply.has_content():
+                with suppress(WireError):  # left as it is, it will be refused by what reads it
+                    reply.content = unbundled(reply.content)
                 self.bytes_up += content_bytes(reply.content)
             if origin in self._late:
                 del self._late[origin]

@@ -164,7 +164,7 @@ def test_a_whole_run_here(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
 def test_recommended_items_are_new_to_the_user(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from server_app.recommendations import recommendations
+    from server_app.cli_recommendations import recommendations
 
     assert run_command(["run", *SMALL, "--name", "x"]) == 0
     rows = [line.split(",") for line in (here / "ratings.csv").read_text().split()]

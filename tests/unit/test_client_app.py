@@ -21,6 +21,7 @@ from conf.tree import Config, to_json
 from models.types import Tensors
 from server_app.grid import LocalGrid
 from strategies import wire
+from strategies.bundle import bundled, is_bundled, unbundled
 from strategies.messages import HELLO, ITEM_COUNTS, HelloRequest, Uplink
 
 SMALL = ("model.factors=4",)
@@ -418,3 +419,13 @@ def test_recommend_does_not_make_up_a_state(cfg: Config) -> None:
     store = node.state.store
     with pytest.raises(StoreError, match="has no run other"):
         recommend(node.strategy, shared, node.dataset, store, "other", 3, 0, 5, seed=0)
+
+
+def test_arrays_that_came_as_one_go_back_as_one(cfg: Config) -> None:
+    """As over a deployment's grid; the reply is the same to the byte."""
+    request = tiny_run.downlink(tiny_run.header(cfg), tiny_run.shared(cfg), [3, 5])
+    plain = wire.encode_downlink(request)
+    reply = tiny_run.train(LocalGrid(1), request)
+    again = tiny_run.ask(LocalGrid(1), "train", bundled(plain))
+    assert is_bundled(again.content) and not is_bundled(reply.content)
+    assert unbundled(again.content).array_records == reply.content.array_records

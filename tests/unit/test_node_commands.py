@@ -48,7 +48,7 @@ def test_recommend_on_a_node(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert (found["user"], found["source"], found["left_out"]) == ("newcomer", "cold start", 4)
     assert len(found["items"]) == 3
     assert run_command(["recommend", "--node-store", store, "--user", "nobody", "--k", "3"]) == 0
-    assert "these are the most popular items" in capsys.readouterr().out
+    assert "these are the most popular" in capsys.readouterr().out
 
 
 def test_recommend_from_a_named_run_of_the_node(

@@ -139,7 +139,7 @@ def test_blocks_and_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     blocks = load_dataset(config(tmp_path / "b"))
     assert blocks.fingerprint == whole.fingerprint
     monkeypatch.setattr(synthetic_split, "prepare_synthetic", None)
-    data._open.cache_clear()
+    data.open_dataset.cache_clear()
     assert load_dataset(config(tmp_path / "b")).fingerprint == whole.fingerprint
 
 
