@@ -26,8 +26,14 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+FIRST_NODES = 3
+"""Where nothing is prepared and no number is given."""
+
 Folder = Annotated[Path, typer.Option(help="Folder of the deployment: data, stores, keys, logs.")]
-Nodes = Annotated[int, typer.Option(min=1, help="Number of SuperNodes.")]
+Nodes = Annotated[
+    int | None,
+    typer.Option(min=1, help="Number of SuperNodes; by default as prepared before, at first 3."),
+]
 Tls = Annotated[
     bool, typer.Option("--tls", help="TLS, and SuperNodes known by their keys (development CA).")
 ]
@@ -39,7 +45,7 @@ Overrides = Annotated[
 @app.command()
 def local(
     overrides: Overrides = None,
-    nodes: Nodes = 3,
+    nodes: Nodes = None,
     folder: Folder = Path("deployment"),
     tls: Tls = False,
     name: Annotated[str | None, typer.Option(help="Name of the run and of its folder.")] = None,
@@ -50,29 +56,33 @@ def local(
 ) -> None:
     """Bring a deployment up, run once, show how it stands, and take it down.
 
-    Data is prepared in the folder the first time, and kept there with the nodes' stores.
+    One that was up before stays so. Data is prepared in the folder the first time, and kept there
+    with the nodes' stores.
     """
     given = list(overrides or [])
-    asked = [] if resume else ["federation=deployment", f"federation.num_nodes={nodes}"]
+    number = _number_of_nodes(folder.absolute(), nodes)
+    asked = [] if resume else ["federation=deployment", f"federation.num_nodes={number}"]
     plans = plan([*asked, *given], name, resume)
-    deployment = _up(given, folder.absolute(), nodes, tls)
+    ran_before = _runs(folder.absolute())
+    deployment = _up(given, folder.absolute(), number, tls)
     try:
         _show(deployment)
         run_plans(plans, deployment.connection)
     finally:
-        if not keep:
+        if not keep and not ran_before:
             _down(deployment)
 
 
 @app.command()
 def up(
     overrides: Overrides = None,
-    nodes: Nodes = 3,
+    nodes: Nodes = None,
     folder: Folder = Path("deployment"),
     tls: Tls = False,
 ) -> None:
     """Start a deployment, or what of it does not run, and leave it running."""
-    deployment = _up(list(overrides or []), folder.absolute(), nodes, tls)
+    number = _number_of_nodes(folder.absolute(), nodes)
+    deployment = _up(list(overrides or []), folder.absolute(), number, tls)
     _show(deployment)
     roots = deployment.connection.root_certificates
     secure = "" if roots is None else f" --root-certificates {roots}"
@@ -95,6 +105,21 @@ def status(folder: Folder = Path("deployment")) -> None:
 def down(folder: Folder = Path("deployment")) -> None:
     """End every process of a deployment; its data and stores stay."""
     _down(_existing(folder))
+
+
+def _number_of_nodes(folder: Path, asked: int | None) -> int:
+    from server_app.deployment import PREPARED
+
+    return asked or len(list((folder / PREPARED).glob("node-*"))) or FIRST_NODES
+
+
+def _runs(folder: Path) -> bool:
+    """Whether any process of the deployment runs."""
+    from server_app.deployment import RECORD, Deployment
+
+    if not (folder / RECORD).is_file():
+        return False
+    return any(member.is_alive for member in Deployment(folder).members.values())
 
 
 def _up(given: list[str], folder: Path, nodes: int, tls: bool) -> Deployment:

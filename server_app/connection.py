@@ -58,15 +58,11 @@ class Connection:
 
     def is_healthy(self) -> bool:
         """Whether the SuperLink answers."""
-        scheme, verify = (
-            ("http", True) if self.root_certificates is None else ("https", _trust(self))
-        )
+        roots = self.root_certificates
+        scheme = "http" if roots is None else "https"
         try:
-            answer = httpx.get(f"{scheme}://{self.address}/health", timeout=2.0, verify=verify)
-        except httpx.HTTPError:
+            trust = roots is None or ssl.create_default_context(cafile=str(roots))
+            answer = httpx.get(f"{scheme}://{self.address}/health", timeout=2.0, verify=trust)
+        except (httpx.HTTPError, OSError):
             return False
         return answer.is_success
-
-
-def _trust(connection: Connection) -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=str(connection.root_certificates))

@@ -163,6 +163,10 @@ class Deployment:
         """Where a process writes its log."""
         return self._home(name) / ("superlink.log" if name == "superlink" else "supernode.log")
 
+    def _said(self, name: str) -> Path:
+        """Where what a process prints goes."""
+        return self._home(name) / ("output.log" if name == "superlink" else "supernode.log")
+
     def _runs(self, name: str) -> bool:
         return name in self.members and self.members[name].is_alive
 
@@ -180,7 +184,7 @@ class Deployment:
 
     def _launch(self, name: str, command: list[str], port: int) -> None:
         home = self._home(name)
-        with (home / f"{'output' if name == 'superlink' else 'supernode'}.log").open("ab") as log:
+        with self._said(name).open("ab") as log:
             started = subprocess.Popen(
                 [program(command[0]), *command[1:]],
                 cwd=home / EMPTY,
@@ -200,7 +204,11 @@ class Deployment:
         member = self.members[name]
         what = "has ended" if not member.is_alive else "does not answer"
         if not member.is_alive or time.monotonic() >= deadline:
-            raise SuperLinkError(f"{name} {what}: {_tail(self.log(name))}")
+            log = self.log(name)
+            # What ends before it opens its log has only said it.
+            raise SuperLinkError(
+                f"{name} {what}: {_tail(log if log.exists() else self._said(name))}"
+            )
 
 
 def _at(port: int) -> list[str]:
