@@ -23,7 +23,7 @@ from server_app.superlink_home import command_line, free_port
 
 pytestmark = pytest.mark.e2e
 
-NODES, ROUNDS = 3, 3
+NODES, ROUNDS = 3, 4
 SETTINGS = [
     "dataset=file",
     "dataset.path=ratings.csv",
@@ -31,7 +31,7 @@ SETTINGS = [
     "protocol.num_candidates=20",
     f"federation.rounds={ROUNDS}",
     "federation.fraction=1.0",
-    "evaluation.every=10",
+    "evaluation.every=2",
 ]
 
 
@@ -54,6 +54,8 @@ def assert_as_simulated(site: Site, name: str) -> None:
     deployed, simulated = (load_result(site.place / "runs" / n) for n in (name, "simulated"))
     assert deployed.metrics == simulated.metrics
     assert deployed.popularity == simulated.popularity
+    # Round 2 was ranked with round 3's training messages, round 4 as the last.
+    assert [line["evaluated_round"] for line in site.rounds(name)] == [None, None, 2, 4]
 
 
 def test_a_deployment_equals_the_simulation_to_the_bit(site: Site) -> None:
