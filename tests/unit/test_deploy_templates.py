@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 from flwr.common.config import parse_config_args
 from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink
 from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
@@ -84,9 +84,42 @@ def test_units_start_what_exists_with_options_that_exist(
         check_node_config(str(options["node_config"]))
     else:
         assert options["enable_supernode_auth"] is True
-    # A keyed node is let in again after a minute at most: it has to keep trying.
-    restart = {key: value for _, key, value in lines}
-    assert restart["Restart"] in ("always", "on-failure")
+
+
+def settings_of(name: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for _, key, value in unit(name):
+        found.setdefault(key, []).append(value)
+    return found
+
+
+def test_a_node_that_is_refused_is_started_until_it_is_let_in() -> None:
+    """Flower ends a keyed node (code 305) for up to a minute after its last life."""
+    found = settings_of("fedrecgel-supernode@.service")
+    assert found["Restart"] == ["always"]
+    # systemd gives up after 5 starts in 10 s: starts that are further apart never count so.
+    assert int(found["RestartSec"][0]) * 5 > 10
+    assert "StartLimitBurst" not in found
+
+
+@pytest.mark.parametrize("name", ["fedrecgel-superlink.service", "fedrecgel-supernode@.service"])
+def test_units_write_to_their_own_private_folder_only(name: str) -> None:
+    found = settings_of(name)
+    for key, value in {
+        "NoNewPrivileges": "true",
+        "ProtectSystem": "strict",
+        "ProtectHome": "true",
+        "StateDirectoryMode": "0700",
+        "UMask": "0077",
+    }.items():
+        assert found[key] == [value]
+    state = f"/var/lib/{found['StateDirectory'][0]}"
+    assert found["WorkingDirectory"] == [state]
+    assert found["User"] == ["fedrecgel"]
+    # Homes, run folders, data and database: a folder elsewhere is read-only to the unit.
+    written = [value.split("=", 1)[1] for value in found["Environment"]]
+    written += re.findall(r"--database (\S+)|data-path='([^']+)'", found["ExecStart"][0])[0]
+    assert all(path.startswith(state) for path in written if path)
 
 
 def test_compose_file() -> None:
@@ -107,6 +140,11 @@ def test_compose_file() -> None:
     check = services["superlink"]["healthcheck"]["test"]
     assert check[:3] == ["CMD", "python", "-c"]
     compile(check[3], "healthcheck", "exec")
+    port = parsed("superlink", services["superlink"]["command"][1:])["port"]
+    assert f"https://localhost:{port}/health" in check[3]
+    assert f"{port}:{port}" in services["superlink"]["ports"]
+    # The server's certificate of the comment above holds for the name the nodes call.
+    assert "--host superlink`" in (DEPLOY / "compose.yaml").read_text()
 
 
 def test_dockerfile_copies_what_there_is_and_does_not_run_as_root() -> None:
@@ -126,9 +164,7 @@ def commands_of_the_page() -> list[list[str]]:
     blocks = re.findall(r"```\n(.*?)```", PAGE.read_text(), re.DOTALL)
     lines = "".join(blocks).replace("\\\n", " ").splitlines()
     commands = [shlex.split(line, comments=True) for line in lines]
-    return [
-        c for c in commands if c and c[0] in ("fedrecgel", "flower-supernode", "flower-superlink")
-    ]
+    return [c for c in commands if c and c[0] in PROGRAMS]
 
 
 def test_the_pages_commands_have_options_that_exist() -> None:
