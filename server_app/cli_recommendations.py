@@ -88,6 +88,11 @@ def recommendations(
     quiet_flower()
     load_result(folder)
     config = from_mapping(read_config(folder))
+    if config.federation.grid == "deployment":
+        raise ConfigError(
+            "the users of this run are on its nodes: ask there, fedrecgel recommend --node-store "
+            "STORE --user ID"
+        )
     config = replace(config, output=str(folder.parent), name=folder.name)
     checkpoint = load_checkpoint(folder)
     if checkpoint.selection.round is None:
