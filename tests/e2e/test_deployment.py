@@ -156,21 +156,25 @@ def test_tls_and_keys(
         stranger = fedrecgel("certificates", "--out", str(tmp_path / "other"), "--nodes", "1")
         assert stranger.returncode == 0
         key = tmp_path / "other" / "node-000"
-        refused = subprocess.run(
-            [
-                *(str(BINARIES / "fedrecgel"), "supernode", "--cold", "--port", str(free_port())),
-                *("--superlink", secure.deployment.connection.address),
-                *("--root-certificates", str(certificates.ca_certificate)),
-                *("--auth-supernode-private-key", str(key)),
-            ],
-            cwd=tmp_path,
-            env={**environment, "FLWR_HOME": str(tmp_path / "stranger")},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert "305" in refused.stdout + refused.stderr
+        # Into a file: a pipe stays open in the node's executor, which in turn waits until the
+        # node is gone for good, and that it is when it has been waited for.
+        with (tmp_path / "stranger.log").open("w") as log:
+            refused = subprocess.run(
+                [
+                    *(str(BINARIES / "fedrecgel"), "supernode", "--cold"),
+                    *("--port", str(free_port())),
+                    *("--superlink", secure.deployment.connection.address),
+                    *("--root-certificates", str(certificates.ca_certificate)),
+                    *("--auth-supernode-private-key", str(key)),
+                ],
+                cwd=tmp_path,
+                env={**environment, "FLWR_HOME": str(tmp_path / "stranger")},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                timeout=120,
+                check=False,
+            )
+        assert "305" in (tmp_path / "stranger.log").read_text()
         assert refused.returncode != 0
     finally:
         secure.deployment.stop()
