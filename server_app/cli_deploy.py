@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -84,11 +85,10 @@ def up(
     number = _number_of_nodes(folder.absolute(), nodes)
     deployment = _up(list(overrides or []), folder.absolute(), number, tls)
     _show(deployment)
-    roots = deployment.connection.root_certificates
-    secure = "" if roots is None else f" --root-certificates {roots}"
+    where = shlex.join(deployment.connection.options)
     CONSOLE.print(
         f"Run on it: fedrecgel run federation=deployment federation.num_nodes="
-        f"{len(deployment.node_folders)} --superlink {deployment.connection.address}{secure}",
+        f"{len(deployment.node_folders)} {where}",
         markup=False,
         highlight=False,
         soft_wrap=True,

@@ -100,11 +100,16 @@ def _single_settings(given: Sequence[str], config: Config) -> list[str]:
     return kept
 
 
-def how_to_go_on(config: Config) -> str:
-    """What to do about a stopped run: only one with a checkpoint can continue."""
+def how_to_go_on(config: Config, options: Sequence[str] = ()) -> str:
+    """What to do about a stopped run: only one with a checkpoint can continue.
+
+    ``options``: what the command needs beside the run's name.
+    """
     folder = Path(config.output) / str(config.name)
     if any((folder / "checkpoint").glob("round-*")):
-        return f"continue with: fedrecgel run --resume {shlex.quote(str(folder))}"
+        return "continue with: " + shlex.join(
+            ["fedrecgel", "run", "--resume", str(folder), *options]
+        )
     return "it has no checkpoint yet to continue from"
 
 

@@ -86,19 +86,20 @@ def run_plans(plans: Sequence[Plan], connection: Connection | None) -> None:
     for remark in remarks(plans[0].config):
         CONSOLE.print(f"Note: {remark}", style="yellow", markup=False)
     results: list[RunResult] = []
+    where = [] if connection is None else connection.options
     for each in plans:
         try:
             found = launch(each.overrides, each.config, CONSOLE, connection)
         except KeyboardInterrupt:
-            raise InterruptedError(f"stopped; {how_to_go_on(each.config)}") from None
+            raise InterruptedError(f"stopped; {how_to_go_on(each.config, where)}") from None
         except RunStoppedError as error:
-            said = f"the run was stopped ({error}); {how_to_go_on(each.config)}"
+            said = f"the run was stopped ({error}); {how_to_go_on(each.config, where)}"
             raise InterruptedError(said) from None
         except ServerError as error:
             _show_result(each.config)
             if not _was_interrupted(each.config):
                 raise
-            raise ServerError(f"{error}; {how_to_go_on(each.config)}") from error
+            raise ServerError(f"{error}; {how_to_go_on(each.config, where)}") from error
         except OSError as error:
             raise StorageError(told(error, each.config)) from error
         if found is None:

@@ -52,6 +52,13 @@ class Connection:
         )
 
     @property
+    def options(self) -> list[str]:
+        """What ``fedrecgel run`` is told to reach it."""
+        roots = self.root_certificates
+        secure = [] if roots is None else ["--root-certificates", str(roots)]
+        return ["--superlink", self.address, *secure]
+
+    @property
     def key(self) -> str:
         """Short name of this connection for a folder."""
         return hashlib.sha256(self.config.encode()).hexdigest()[:12]

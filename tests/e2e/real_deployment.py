@@ -40,10 +40,7 @@ class Site:
 
     # ---- runs ----------------------------------------------------------------------------
     def command(self, *arguments: str) -> list[str]:
-        connection = self.deployment.connection
-        tls = connection.root_certificates
-        secure = [] if tls is None else ["--root-certificates", str(tls)]
-        where = ["--superlink", connection.address, *secure]
+        where = self.deployment.connection.options
         return [str(BINARIES / "fedrecgel"), "run", *arguments, *where]
 
     def new(self, name: str, *overrides: str) -> list[str]:

@@ -118,7 +118,10 @@ def test_kill_9_of_the_servers_process(site: Site) -> None:
     os.kill(pid, signal.SIGKILL)
     output, _ = running.communicate(timeout=300)
     assert running.returncode == 1, output
-    assert "continue with: fedrecgel run --resume" in output
+    where = " ".join(site.deployment.connection.options)
+    assert (
+        f"continue with: fedrecgel run --resume {site.place / 'runs' / 'server'} {where}" in output
+    )
     resumed = site.run(site.command("--resume", "server"))
     assert resumed.returncode == 0, resumed.stderr
     assert_as_simulated(site, "server")

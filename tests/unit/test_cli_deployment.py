@@ -163,5 +163,7 @@ def test_connections_are_written_as_flower_reads_them(tmp_path: Path) -> None:
     secure = Connection("a:1", tmp_path / "ca.crt")
     assert f'root-certificates = "{tmp_path / "ca.crt"}"' in secure.config
     assert secure.key != Connection("a:1").key
+    assert secure.options == ["--superlink", "a:1", "--root-certificates", str(tmp_path / "ca.crt")]
+    assert Connection("a:1").options == ["--superlink", "a:1"]
     assert not Connection("127.0.0.1:1").is_healthy()
     assert not Connection("127.0.0.1:1", tmp_path / "missing").is_healthy()
