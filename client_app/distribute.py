@@ -94,7 +94,7 @@ def _write_all(cfg: Config, dataset: Dataset, target: Path, sizes: Sequence[int]
     written = []
     for index, size in enumerate(sizes):
         folder = target / f"node-{index:0{width}d}"
-        folder.mkdir()
+        folder.mkdir(mode=0o700)
         users = np.arange(starts[index], starts[index] + size)
         shard = _describe(cfg, dataset, table, shard_key(index, len(sizes)))
         written.append(_write_node(folder, shard, dataset, users, table))

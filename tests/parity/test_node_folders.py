@@ -171,5 +171,8 @@ def test_a_node_opens_its_folder_and_keeps_its_store_there(tmp_path: Path) -> No
     assert node.users.tolist() == [19]
     assert node.folder == folder
     assert node.state.store.path == folder / "store.sqlite"
+    # What people did, and what was learnt of them, is the node's alone.
+    assert folder.stat().st_mode & 0o077 == 0
+    assert all(path.stat().st_mode & 0o077 == 0 for path in folder.glob("store.sqlite*"))
     with pytest.raises(NodeError, match="neither a data file nor a node's folder"):
         open_node({"data-path": str(tmp_path)}, tiny_run.header(cfg))
