@@ -27,7 +27,9 @@ def answer_hello(node: Node, request: HelloRequest) -> RecordDict:
 
     """
     data, state, header = node.dataset, node.state, request.header
+    last_round = 0
     if not state.new_run:
+        last_round = state.store.last_round(header.run_id)
         state.store.resume(header.run_id, header.incarnation, request.resume_round)
     reply = HelloReply(
         shard_key=node.shard_key,
@@ -38,6 +40,7 @@ def answer_hello(node: Node, request: HelloRequest) -> RecordDict:
         num_items=data.num_items,
         population=data.num_users,
         left_out=data.counts.get("unknown_items", 0),
+        last_round=last_round,
         new_run=state.new_run,
     )
     return wire.encode_hello(reply)

@@ -65,10 +65,12 @@ def _examined(path: Path) -> Report:
 
 def _report(path: Path, db: sqlite3.Connection) -> Report:
     check_version(db, path)
-    problems = [str(text) for (text,) in db.execute("PRAGMA integrity_check") if text != "ok"]
-    if problems:
-        return Report(path, problems=tuple(problems))
-    problems += list(_orphans(db))
+    (found,) = db.execute("PRAGMA integrity_check(1)").fetchone()
+    if found != "ok":
+        first = str(found).strip().splitlines()[0]
+        advice = "restore a copy (fedrecgel import) or move it away"
+        return Report(path, problems=(f"the file is damaged ({first}): {advice}",))
+    problems = list(_orphans(db))
     runs = db.execute("SELECT id, run_id, layout, row_bytes, last_round FROM run").fetchall()
     for run in runs:
         problems += list(_run(db, *run))

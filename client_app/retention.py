@@ -120,11 +120,12 @@ def roll_back(
         db.execute(f"DELETE FROM {table} WHERE run=? AND round>?", (run.id, known))
     # With nothing newer than ``known`` left, its state is that of all later rounds too.
     exact_from = min(run.exact_from, known)
+    last_round = min(run.last_round, known)
     db.execute(
         "UPDATE run SET incarnation=?, last_round=?, exact_from=? WHERE id=?",
-        (incarnation, known, exact_from, run.id),
+        (incarnation, last_round, exact_from, run.id),
     )
-    return replace(run, incarnation=incarnation, last_round=known, exact_from=exact_from)
+    return replace(run, incarnation=incarnation, last_round=last_round, exact_from=exact_from)
 
 
 def drop_answers(db: sqlite3.Connection, run: RunRow) -> None:

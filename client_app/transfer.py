@@ -6,11 +6,15 @@ import shutil
 import sqlite3
 from pathlib import Path
 
+import numpy as np
+
 from client_app.doctor import Report, examine
 from client_app.durable import put_in_place
 from client_app.node_folder import is_node_folder, read_shard
 from client_app.store_file import StoreError
-from client_app.store_reading import LOGS
+from client_app.store_reading import LOGS, reading_only
+from client_app.user_store import UserStore
+from models.types import IntArray
 
 
 def install(source: Path, target: Path, *, replace: bool) -> None:
@@ -30,7 +34,9 @@ def install(source: Path, target: Path, *, replace: bool) -> None:
     unfinished = target.with_name(f".{target.name}.unfinished")
     try:
         shutil.copyfile(source, unfinished)
-        _check(examine(unfinished), source, target.parent)
+        copied = examine(unfinished)
+        _check(copied, source, target.parent)
+        forgotten = _forgotten(target)
         _fold_log(target)
         put_in_place(unfinished, target)
     except OSError as error:
@@ -39,6 +45,26 @@ def install(source: Path, target: Path, *, replace: bool) -> None:
         ) from None
     finally:
         unfinished.unlink(missing_ok=True)
+    _forget_again(target, copied.owner, forgotten)
+
+
+def _forgotten(target: Path) -> IntArray:
+    """Users whom the store that is replaced has forgotten; none where it cannot be read."""
+    try:
+        with reading_only(target) as db:
+            found = [user for (user,) in db.execute("SELECT user FROM forgotten")]
+    except sqlite3.Error:
+        found = []
+    return np.array(found, dtype=np.int64)
+
+
+def _forget_again(target: Path, owner: str, users: IntArray) -> None:
+    """A copy from before a user was forgotten must not bring the user back."""
+    if len(users):
+        store = UserStore(target, owner)
+        for user in users.tolist():
+            store.forget(user)
+        store.close()
 
 
 def _check(copied: Report, source: Path, folder: Path) -> None:

@@ -204,6 +204,11 @@ class UserStore:
         with self._file.reading() as db:
             return get(db, self._run(db, run_id), kind)
 
+    def last_round(self, run_id: str) -> int:
+        """The last round of a run that was committed here; 0 before the first."""
+        with self._file.reading() as db:
+            return self._run(db, run_id).last_round
+
     def newest_run(self) -> str | None:
         """The run of which parameters were received that was started last; None without one."""
         with self._file.reading() as db:

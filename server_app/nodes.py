@@ -18,7 +18,7 @@ from server_app.errors import NodeError
 from server_app.exchange import Courier
 from server_app.greeting import Greeter
 from server_app.refusals import refuse_alike
-from server_app.roster import Roster, lost_state, majority_first, same_shard
+from server_app.roster import Roster, lost_state, majority_first, older_state, same_shard
 from strategies.messages import Header, HelloReply
 
 INFO, WARNING = 20, 30
@@ -36,6 +36,8 @@ class NodeDirectory(Roster):
         self._courier = courier
         self._federation = federation
         self._seen: set[int] = set()
+        self.trained: dict[str, int] = {}
+        """By shard: the last round whose answer was used."""
         self._asked: Counter[int] = Counter()
         deployed = federation.grid == "deployment"
         self._greeter = Greeter(courier, header, tell=deployed)
@@ -154,6 +156,9 @@ class NodeDirectory(Roster):
             )
         if hello.new_run:
             raise NodeError(lost_state([hello.shard_key]))
+        trained = self.trained.get(hello.shard_key, 0)
+        if hello.last_round < trained:
+            raise NodeError(older_state(hello.shard_key, hello.last_round, trained))
         self.move(hello.shard_key, node_id)
         log(INFO, "Shard %r is now on node %d", hello.shard_key, node_id)
 

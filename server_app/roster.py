@@ -149,5 +149,13 @@ def lost_state(shard_keys: Iterable[str]) -> str:
     )
 
 
+def older_state(shard_key: str, last_round: int, trained: int) -> str:
+    """What to say of a store that lacks rounds whose answers the server has used."""
+    return (
+        f"shard {shard_key} has an older copy of its private state (up to round {last_round}, and "
+        f"it has answered round {trained}): put the newer store in place, or start a new run"
+    )
+
+
 def _federation(hello: HelloReply) -> tuple[str, int, int]:
     return hello.catalogue, hello.num_items, hello.population

@@ -45,6 +45,8 @@ class Identity:
     config_hash: str
     shards: Callable[[], Mapping[str, Mapping[str, str]]]
     """Those of the run so far: in a deployment more may join."""
+    trained: Callable[[], Mapping[str, int]]
+    """By shard: the last round whose answer was used."""
 
 
 class RoundLoop:
@@ -173,6 +175,7 @@ class RoundLoop:
                 shared=strategy.shared,
                 server_state=strategy.server_state,
                 best=self.examiner.best,
+                trained=identity.trained(),
                 evaluation_due=self.examiner.is_due,
             )
         )

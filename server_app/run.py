@@ -21,7 +21,7 @@ from server_app.gather import MAX_REPLY_BYTES, Gatherer
 from server_app.nodes import NodeDirectory
 from server_app.ranking import Ranking
 from server_app.results import RunResult, totals_of
-from server_app.roster import lost_state
+from server_app.roster import lost_state, older_state
 from server_app.rounds import Identity, RoundLoop, Tools
 from server_app.run_folder import RunFolder, with_defaults
 from server_app.snapshot import fingerprint
@@ -123,9 +123,17 @@ class _Run:
         lost = [key for key in known if self.directory.shards[key].new_run]
         if resume_round > 0 and lost:
             raise CheckpointError(lost_state(lost))
+        trained = {} if checkpoint is None else dict(checkpoint.trained)
+        for key, last in sorted(trained.items()):
+            if (there := self.directory.shards[key].last_round) < last:
+                raise CheckpointError(older_state(key, there, last))
+        self.directory.trained = trained
         self.tools.gatherer.reply_limit = reply_limit(self.strategy, self.directory.num_items)
         identity = Identity(
-            self.header, config_hash(self.cfg), lambda: identities(self.directory.shards)
+            self.header,
+            config_hash(self.cfg),
+            lambda: identities(self.directory.shards),
+            lambda: self.directory.trained,
         )
         return RoundLoop(self.cfg, self.tools, identity, self.callbacks, checkpoint)
 

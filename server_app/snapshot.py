@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -34,6 +34,8 @@ class Checkpoint:
     server_state: Tensors
     best: Tensors
     """Shared parameters of the selected round; empty before the first evaluation."""
+    trained: Mapping[str, int] = field(default_factory=dict)
+    """By shard key: the last round whose answer was used."""
     evaluation_due: bool = False
     """The round is to be ranked with the next round's training."""
 
@@ -56,6 +58,7 @@ def encode(checkpoint: Checkpoint) -> dict[str, bytes]:
         "config_hash": checkpoint.config_hash,
         "shards": {key: dict(shard) for key, shard in checkpoint.shards.items()},
         "selection": checkpoint.selection.to_json(),
+        "trained": dict(checkpoint.trained),
         "evaluation_due": checkpoint.evaluation_due,
         "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
     }
@@ -110,6 +113,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
             shared=tensors[SHARED],
             server_state=tensors[SERVER],
             best=best,
+            trained=state["trained"],
             evaluation_due=state["evaluation_due"],
         )
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:

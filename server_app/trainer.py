@@ -79,7 +79,7 @@ class Trainer:
             )
 
         try:
-            return self._gatherer.gather(
+            uplinks = self._gatherer.gather(
                 f"round {server_round}",
                 {key: len(users) for key, users in parts.items()},
                 ask,
@@ -88,6 +88,8 @@ class Trainer:
             )
         finally:
             self._outstanding = frozenset()
+        directory.trained |= {uplink.shard_key: server_round for uplink in uplinks}
+        return uplinks
 
     def step(self, strategy: RecStrategy, server_round: int, uplinks: Sequence[Uplink]) -> None:
         """Make the server's step; the parameters stay as they were unless it is finite.

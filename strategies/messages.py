@@ -54,6 +54,8 @@ class HelloReply:
     """Users of the whole federation, N."""
     left_out: int = 0
     """Interactions of the node's users with items that are not in the catalogue."""
+    last_round: int = 0
+    """The last round that the node's store holds of this run; 0 before the first."""
     new_run: bool = False
     """The node's store knew nothing of this run; for a shard that took part before, it is lost."""
 

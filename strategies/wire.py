@@ -100,6 +100,7 @@ def encode_hello(reply: HelloReply) -> RecordDict:
         "num-items": reply.num_items,
         "population": reply.population,
         "left-out": reply.left_out,
+        "last-round": reply.last_round,
         "new-run": reply.new_run,
     }
     return RecordDict({CONFIG: ConfigRecord(dict(fields))})
@@ -117,6 +118,7 @@ def decode_hello(content: RecordDict) -> HelloReply:
         num_items=get(config, "num-items", int),
         population=get(config, "population", int),
         left_out=get(config, "left-out", int),
+        last_round=get(config, "last-round", int),
         new_run=get(config, "new-run", bool),
     )
 

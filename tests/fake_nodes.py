@@ -63,6 +63,8 @@ class FakeNodes:
     downlinks: list[tuple[int, Downlink]] = field(default_factory=list)
     evaluations: list[tuple[int, str, int, bool]] = field(default_factory=list)
     """Node, scorer, state round, full."""
+    trained: dict[str, int] = field(default_factory=dict)
+    """By shard: the last round trained."""
     folded: list[tuple[int, int]] = field(default_factory=list)
     """Node and round of evaluations that came with training requests."""
 
@@ -96,6 +98,7 @@ class FakeNodes:
             "catalogue",
             NUM_ITEMS,
             self.num_users,
+            last_round=self.trained.get(self.key(context), 0),
         )
         reply = self.hello(self.index(context), reply)
         return Message(wire.encode_hello(reply), reply_to=message)
@@ -115,6 +118,7 @@ class FakeNodes:
         index = self.index(context)
         self.downlinks.append((index, downlink))
         self.before_train(index, downlink)
+        self.trained[self.key(context)] = downlink.round
         tensors = {name: torch.zeros_like(t) for name, t in downlink.shared.items()}
         for user in downlink.users.tolist():
             value = self._advance(downlink, user)

@@ -11,7 +11,7 @@ from fake_nodes import NUM_USERS, FakeNodes, tiny_config
 
 from conf.fingerprint import code_fingerprint
 from server_app.callbacks import Callback, RoundRecord, read_metrics
-from server_app.errors import NodeError, RoundError
+from server_app.errors import CheckpointError, NodeError, RoundError
 from server_app.grid import LocalGrid
 from server_app.results import RunResult
 from server_app.run import run_server
@@ -172,6 +172,40 @@ def test_a_request_follows_its_shard_to_another_node(
     lines = read_metrics(tmp_path / "run")
     assert [line["num_users"] for line in lines] == [NUM_USERS] * 2
     assert [line["failures"] for line in lines] == [0, 0]
+
+
+def test_an_older_copy_of_a_shards_state_is_not_admitted(
+    tmp_path: Path, nodes: FakeNodes, grid: LocalGrid, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its store lacks round 2, which the shard has answered; the node it came from goes on."""
+
+    def copy() -> None:
+        new_id, context = grid._context(list(grid.contexts.values())[1].node_config)
+        grid.contexts[new_id] = context
+        nodes.hello = lambda index, reply: replace(reply, last_round=1)
+
+    with caplog.at_level(logging.WARNING):
+        run(tmp_path, grid, "federation.fraction=1.0", then=Between(2, copy))
+    assert (
+        "has an older copy of its private state (up to round 1, and it has answered" in caplog.text
+    )
+    assert [line["num_users"] for line in read_metrics(tmp_path / "run")] == [NUM_USERS] * 6
+
+
+def test_a_resume_refuses_an_older_copy(tmp_path: Path, nodes: FakeNodes, grid: LocalGrid) -> None:
+    def fail(index: int, request: Downlink) -> None:
+        if request.round == 3:
+            raise RuntimeError("no")
+
+    nodes.before_train = fail
+    with pytest.raises(RoundError):
+        run(tmp_path, grid, "federation.retries=0", "federation.fraction=1.0")
+    nodes.before_train = lambda index, request: None
+    nodes.trained["shard-1"] = 1
+    with pytest.raises(CheckpointError, match=r"shard-1 has an older copy .* answered round 2"):
+        run(tmp_path, grid, "resume=true", "federation.fraction=1.0")
+    nodes.trained["shard-1"] = 2
+    assert run(tmp_path, grid, "resume=true", "federation.fraction=1.0").rounds == 6
 
 
 def test_an_oversized_reply_is_refused_and_named(
