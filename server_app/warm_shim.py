@@ -20,6 +20,7 @@ def main(path: str, program: str, arguments: list) -> int:  # type: ignore[type-
         connection.connect(path)
         if connection.recv(1) != b"+":
             raise OSError("it has ended")
+        signals = _Signals()
         socket.send_fds(connection, [_request(program, arguments)], [0, 1, 2])
         pid = int(_line(connection))
         if pid == 0:
@@ -29,7 +30,7 @@ def main(path: str, program: str, arguments: list) -> int:  # type: ignore[type-
         sys.stderr.flush()
         os.execv(program, [program, *arguments])
     connection.settimeout(None)
-    _forward_signals(pid)
+    signals.go_to(pid)
     try:
         status = int(_line(connection))
     except (OSError, ValueError):
@@ -48,17 +49,30 @@ def _request(program: str, arguments: list) -> bytes:  # type: ignore[type-arg]
     return json.dumps(request).encode()
 
 
-def _forward_signals(pid: int) -> None:
-    import signal
+class _Signals:
+    """Passes signals on to a process that is named later; those before then are kept for it."""
 
-    def forward(number: int, frame: object) -> None:
+    def __init__(self) -> None:
+        import signal
+
+        self._pid, self._early = 0, list[int]()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._pass_on)
+
+    def go_to(self, pid: int) -> None:
+        """Name the process."""
+        self._pid = pid
+        for number in self._early:
+            self._pass_on(number, None)
+
+    def _pass_on(self, number: int, frame: object) -> None:
+        if not self._pid:
+            self._early.append(number)
+            return
         try:  # contextlib is not worth its import
-            os.kill(pid, number)
+            os.kill(self._pid, number)
         except ProcessLookupError:
             return
-
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, forward)
 
 
 def _line(connection: socket.socket) -> bytes:

@@ -29,9 +29,10 @@ def work():
     told = {"arguments": sys.argv[1:], "x": os.environ.get("X"), "cwd": os.getcwd()}
     told["packages"] = [n for n in ("models", "client_app", "server_app") if n in sys.modules]
     told["pid"], told["path"] = os.getpid(), sys.path
-    print(json.dumps(told), flush=True)
     if "sleep" in sys.argv:
         signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
+    print(json.dumps(told), flush=True)
+    if "sleep" in sys.argv:
         time.sleep(60)
     if "raise" in sys.argv:
         raise RuntimeError("no")
@@ -148,7 +149,6 @@ def test_signals_reach_the_fork(warm: Warm) -> None:
     waiting = warm.start("0", "sleep")
     assert waiting.stdout is not None
     told(waiting.stdout.readline())
-    time.sleep(0.1)  # its handler is set after it has spoken
     waiting.send_signal(signal.SIGTERM)
     assert waiting.wait(timeout=30) == 7
 
