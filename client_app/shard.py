@@ -116,7 +116,7 @@ def _prepare(folder: Path, shard: Shard, cfg: Config) -> Prepared:
             f"{shard.num_users} users"
         )
     rows, counts = _known_rows(folder, shard, cfg.dataset, (listed, user_ids), item_ids)
-    hosted, arrays = _split(folder, cfg, rows, (listed, user_ids), counts)
+    hosted, arrays = _split(folder, cfg, rows, (listed, user_ids), item_ids, counts)
     arrays["titles"] = titles
     facts = {
         "fingerprint": fingerprint({**arrays, "hosted": hosted}),
@@ -173,6 +173,7 @@ def _split(
     cfg: Config,
     rows: _Rows,
     users: tuple[IntArray, Strings],
+    item_ids: Strings,
     counts: dict[str, int],
 ) -> tuple[IntArray, dict[str, Any]]:
     """Global indices of the users that have rows, and the arrays of their split."""
@@ -184,7 +185,6 @@ def _split(
         raise DataError(f"{folder}: there are no interactions of the users listed")
     hosted, local = np.unique(rows.users[listed], return_inverse=True)
     places = np.searchsorted(users[0], hosted)
-    item_ids, _ = node_folder.read_catalogue(folder / node_folder.CATALOGUE)
     data = dataclasses.replace(
         rows.data,
         users=local,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from logging import WARNING
 
-import numpy as np
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from conf.fingerprint import code_fingerprint
 from conf.tree import Config, build_strategy, remarks, to_json
 from models.rng import Role, derive_rng
+from models.types import Tensors
 from server_app.callbacks import Callback, MetricsLog, RunInfo, read_metrics
 from server_app.errors import CheckpointError
 from server_app.evaluator import Evaluator
@@ -84,11 +84,12 @@ class _Run:
         for remark in remarks(cfg):
             log(WARNING, "%s", remark)
         loop = self.strategy.session = self._loop()
+        rng = derive_rng(cfg.seed, Role.INIT_SHARED)
+        shared = self.strategy.init_shared(self.directory.num_items, rng)
+        self.tools.gatherer.reply_limit = reply_limit(shared, self.directory.num_items)
         if statistics:
             self.evaluator.count_items()
         popularity = self.evaluator.popularity(self.strategy) if statistics else None
-        rng = derive_rng(cfg.seed, Role.INIT_SHARED)
-        shared = self.strategy.init_shared(self.directory.num_items, rng)
         self._announce(loop)
         federation = cfg.federation
         self.strategy.start(
@@ -128,7 +129,6 @@ class _Run:
             if (there := self.directory.shards[key].last_round) < last:
                 raise CheckpointError(older_state(key, there, last))
         self.directory.trained = trained
-        self.tools.gatherer.reply_limit = reply_limit(self.strategy, self.directory.num_items)
         identity = Identity(
             self.header,
             config_hash(self.cfg),
@@ -200,12 +200,11 @@ def identities(shards: Mapping[str, HelloReply]) -> dict[str, dict[str, str]]:
     }
 
 
-def reply_limit(strategy: RecStrategy, num_items: int) -> int:
+def reply_limit(shared: Tensors, num_items: int) -> int:
     """Bytes of the largest honest reply: every shared tensor with a weight and an index a row.
 
     Twice that, and a megabyte for metrics and names.
     """
-    shared = strategy.init_shared(num_items, np.random.default_rng(0)).values()
-    numbers = sum(tensor.numel() * tensor.element_size() for tensor in shared)
-    rows = sum(len(tensor) for tensor in shared if tensor.dim())
+    numbers = sum(tensor.numel() * tensor.element_size() for tensor in shared.values())
+    rows = sum(len(tensor) for tensor in shared.values() if tensor.dim())
     return 2 * (numbers + BYTES_A_ROW * (rows + num_items)) + MAX_REPLY_BYTES
