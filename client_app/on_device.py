@@ -16,7 +16,7 @@ import numpy.typing as npt
 from client_app.cold_start import STEPS, cold_start, identity_of
 from client_app.data import Dataset
 from client_app.node_folder import read_shard
-from client_app.private_rows import RowLayout
+from client_app.private_state import layout_of
 from client_app.received import Received
 from client_app.recommend import best_items
 from client_app.shard import load_new_users, load_shard
@@ -84,7 +84,7 @@ class Device:
             raise StoreError(f"{store.path}: no parameters were received yet: take part in a run")
         cfg = from_json(received.config_json)
         strategy: RecStrategy = build_strategy(cfg)
-        store.check_run(chosen, _layout(strategy))
+        store.check_run(chosen, layout_of(strategy))
         dataset = load_shard(folder, cfg)
         for name in strategy.model.item_tables:
             items = len(received.tensors[name])
@@ -144,7 +144,7 @@ class Device:
         has, data = self.store.read(self.run_id, np.array([index]), self.received.round)
         if not has[0]:
             return None
-        layout = _layout(self.strategy)
+        layout = layout_of(self.strategy)
         block = layout.unpack(layout.from_bytes(data))
         return {name: tensor[0] for name, tensor in block.items()}
 
@@ -169,7 +169,3 @@ class Device:
             (str(ids[item]), None if titles is None else str(titles[item]) or None, score)
             for item, score in best
         ]
-
-
-def _layout(strategy: RecStrategy) -> RowLayout:
-    return RowLayout.of(strategy.init_private(np.random.default_rng(0)))

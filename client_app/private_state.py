@@ -16,6 +16,11 @@ from strategies.base import RecStrategy
 UnknownRun = Literal["start", "refuse", "report"]
 
 
+def layout_of(strategy: RecStrategy) -> RowLayout:
+    """How a user's private state lies in a row."""
+    return RowLayout.of(strategy.init_private(np.random.default_rng(0)))
+
+
 class PrivateState:
     """Reads the private tensors of a run's users as of a round.
 
@@ -37,7 +42,7 @@ class PrivateState:
         self.run_id = run_id
         self._strategy = strategy
         self._seed = seed
-        self.layout = RowLayout.of(strategy.init_private(np.random.default_rng(0)))
+        self.layout = layout_of(strategy)
         self.new_run = not store.has_run(run_id)
         """The store knew nothing of this run before."""
         if self.new_run and unknown_run == "start":

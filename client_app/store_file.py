@@ -125,14 +125,8 @@ class StoreFile:
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
         with self._lock, self._guarded():
             connection = self._connected()
-            connection.execute(begin)
-            try:
+            with _all_or_nothing(connection, begin):
                 yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -181,33 +175,36 @@ class StoreFile:
             )
 
     def _create(self, connection: sqlite3.Connection) -> None:
-        connection.execute("BEGIN IMMEDIATE")
-        try:
+        with _all_or_nothing(connection):
             empty = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone() == (0,)
             if empty:  # else another process was first, or the file is someone else's
                 _execute(connection, SCHEMA_1)
                 connection.execute("INSERT INTO meta VALUES (?)", (self._owner,))
                 connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
                 connection.execute("PRAGMA user_version=1")
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
 
     def _upgrade(self, connection: sqlite3.Connection) -> None:
         """Bring an older file up to this version in one transaction; its rows stay."""
-        connection.execute("BEGIN IMMEDIATE")
-        try:
+        with _all_or_nothing(connection):
             # Another process may have been first.
             for step in STEPS[_pragma(connection, "user_version") :]:
                 _execute(connection, step)
             connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
+
+
+@contextmanager
+def _all_or_nothing(
+    connection: sqlite3.Connection, begin: str = "BEGIN IMMEDIATE"
+) -> Iterator[None]:
+    """One transaction: committed at the end of the block, undone by an error in it."""
+    connection.execute(begin)
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
 
 
 def check_version(connection: sqlite3.Connection, path: Path) -> None:
