@@ -58,19 +58,12 @@ def register(
 ) -> None:
     """Tell a SuperLink which SuperNodes it may let in; each is named after its key's file."""
     from server_app.connection import Connection
-    from server_app.flower_run import flwr
-    from server_app.node_list import list_nodes
+    from server_app.node_list import register as tell
     from server_app.superlink_home import connection_home
 
     connection = Connection.checked(superlink, root_certificates)
-    home = connection_home(connection)
-    known = {node.name for node in list_nodes(connection) if node.status != "unregistered"}
-    for key in keys:
-        if key.stem in known:
-            typer.echo(f"{key.stem}: registered before")
-            continue
-        flwr(home, "supernode", "register", str(key.absolute()), "--name", key.stem)
-        typer.echo(f"{key.stem}: registered")
+    for name, new in tell(connection, connection_home(connection), keys).items():
+        typer.echo(f"{name}: registered{'' if new else ' before'}")
 
 
 def _environment() -> dict[str, str]:

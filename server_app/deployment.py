@@ -17,8 +17,7 @@ from server_app.certificates import Certificates, make
 from server_app.connection import Connection
 from server_app.errors import SuperLinkError
 from server_app.files import replace_json
-from server_app.flower_run import flwr
-from server_app.node_list import FlowerNode, list_nodes
+from server_app.node_list import FlowerNode, list_nodes, register
 from server_app.processes import Process, end_trees, process
 from server_app.superlink_home import EMPTY, HOST, environment, free_port, program, write_connection
 
@@ -132,12 +131,8 @@ class Deployment:
         """Tell the SuperLink the public key of every node; nothing without certificates."""
         if self.certificates is None:
             return
-        known = {node.name for node in self.nodes()}
-        for key in self.certificates.node_keys:
-            if key.name not in known:
-                public = str(key.with_name(key.name + ".pub"))
-                home = self._home("superlink")
-                flwr(home, "supernode", "register", public, "--name", key.name)
+        public = [key.with_name(key.name + ".pub") for key in self.certificates.node_keys]
+        register(self.connection, self._home("superlink"), public)
 
     # ---- all of them ---------------------------------------------------------------------
     def start(self) -> None:

@@ -3,38 +3,20 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 from pathlib import Path
 
 import numpy as np
 import pytest
-from node_alone import log_of, train
+from node_alone import log_of
 
 from client_app import doctor
 from client_app.doctor import Report, examine
 from client_app.node_folder import read_shard
-from client_app.on_device import Device
 from client_app.private_rows import RowLayout
 from client_app.store_file import SCHEMA_1
 from client_app.user_store import UserStore
 from server_app.cli import run_command
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train(tmp_path_factory.mktemp("trained"))
-
-
-@pytest.fixture
-def folder(trained: Path, tmp_path: Path) -> Path:
-    """A copy of the first node's folder, to be changed at will."""
-    return shutil.copytree(trained / "nodes" / "node-000", tmp_path / "node-000")
-
-
-@pytest.fixture
-def device(folder: Path) -> Device:
-    return Device.opened(folder / "store.sqlite", folder)
 
 
 def test_a_sound_store_is_not_touched(folder: Path) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sqlite3
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tiny_run
-from node_alone import ROUNDS, configured, log_of, train, trained_user
+from node_alone import ROUNDS, configured, log_of, trained_user
 
 from client_app.doctor import examine
 from client_app.node_folder import read_shard
@@ -20,22 +19,6 @@ from client_app.store_file import StoreError
 from client_app.transfer import install
 from client_app.user_store import UserStore
 from server_app.cli import run_command
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train(tmp_path_factory.mktemp("trained"))
-
-
-@pytest.fixture
-def folder(trained: Path, tmp_path: Path) -> Path:
-    """A copy of the first node's folder, to be changed at will."""
-    return shutil.copytree(trained / "nodes" / "node-000", tmp_path / "node-000")
-
-
-@pytest.fixture
-def device(folder: Path) -> Device:
-    return Device.opened(folder / "store.sqlite", folder)
 
 
 def test_recommend_on_a_node(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tiny_run
 import torch
-from node_alone import ROUNDS, SETTINGS, configured, log_of, train, trained_user
+from node_alone import ROUNDS, SETTINGS, configured, log_of, trained_user
 
 from client_app.cold_start import cold_start, identity_of
 from client_app.distribute import distribute
@@ -22,22 +21,6 @@ from client_app.store_file import StoreError
 from client_app.user_store import UserStore
 from server_app.grid import LocalGrid
 from server_app.run import run_server
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train(tmp_path_factory.mktemp("trained"))
-
-
-@pytest.fixture
-def folder(trained: Path, tmp_path: Path) -> Path:
-    """A copy of the first node's folder, to be changed at will."""
-    return shutil.copytree(trained / "nodes" / "node-000", tmp_path / "node-000")
-
-
-@pytest.fixture
-def device(folder: Path) -> Device:
-    return Device.opened(folder / "store.sqlite", folder)
 
 
 def test_a_run_over_folders_equals_the_simulation(trained: Path, tmp_path: Path) -> None:
