@@ -54,7 +54,7 @@ def point(model_name: str, users: int, items: int) -> dict[str, float]:
         validation_candidates_UC=rng.integers(0, items, (users, CANDIDATES)),
     )
     shared = model.init_shared(items, rng)
-    rows = [model.init_private(rng) for _ in range(users)]
+    rows = [model.init_private(7, rng) for _ in range(users)]
     private = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
     del rows
 

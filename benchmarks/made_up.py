@@ -138,7 +138,7 @@ def doubled(work: Work) -> Work:
 
 def _initial_state(strategy: RecStrategy, num_users: int, seed: int) -> HeldState:
     rngs = [derive_rng(seed, Role.INIT_PRIVATE, user) for user in range(num_users)]
-    users = [strategy.init_private(rng) for rng in rngs]
+    users = [strategy.init_private(7, rng) for rng in rngs]
     layout = RowLayout.of(users[0])
     block = {name: torch.stack([user[name] for user in users]) for name in layout.names}
     return HeldState(layout, layout.pack(block))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 import torch
 from flwr.app import RecordDict
@@ -101,20 +102,41 @@ def _keep(node: Node, request: EvaluateRequest) -> None:
 def _model(node: Node, request: EvaluateRequest) -> tuple[CatalogueScores, CandidateScores]:
     """The strategy's model with the private state of the requested round."""
     strategy, device = node.strategy, device_of(node.cfg.engine.device)
-    shared = moved(request.shared, device)
+    shared = moved(strategy.opened(request.shared), device)
+    personal = request.personal
 
     def private(users: IntArray) -> Tensors:
-        block = node.state.block(users, request.state_round)
-        return moved(strategy.private_parameters(block), device)
+        return moved(node.state.block(users, request.state_round), device)
 
     def catalogue(users: IntArray) -> Tensor:
-        return strategy.model.scores_all(shared, private(users)).cpu()
+        def score(part: slice) -> Tensor:
+            own, received = (
+                users[part],
+                shared | moved(personal.get(int(users[part][0]), {}), device),
+            )
+            return strategy.scores_all(received, private(own), node.dataset.history(own)).cpu()
+
+        return torch.cat([score(part) for part in _parts(users, personal)])
 
     def candidates(users: IntArray, items_UC: IntArray) -> Tensor:
-        with torch.no_grad():
-            return strategy.model.score_candidates(shared, private(users), items_UC).cpu()
+        def score(part: slice) -> Tensor:
+            own, received = (
+                users[part],
+                shared | moved(personal.get(int(users[part][0]), {}), device),
+            )
+            history = node.dataset.history(own)
+            return strategy.score_candidates(received, private(own), items_UC[part], history).cpu()
+
+        return torch.cat([score(part) for part in _parts(users, personal)])
 
     return catalogue, candidates
+
+
+def _parts(users: IntArray, personal: Mapping[int, Tensors]) -> list[slice]:
+    """Users scored together: all of them, or each by itself where some have own tensors."""
+    if not any(int(user) in personal for user in users):
+        return [slice(0, len(users))]
+    return [slice(place, place + 1) for place in range(len(users))]
 
 
 def _popularity(node: Node, request: EvaluateRequest) -> tuple[CatalogueScores, CandidateScores]:

@@ -36,8 +36,8 @@ def cold_start(
         DataError: when too few items are left to draw negatives from.
 
     """
-    private = strategy.init_private(derive_rng(cfg.seed, Role.INIT_PRIVATE, identity))
     num_items = len(next(iter(shared[name] for name in strategy.model.item_tables)))
+    private = strategy.start_private(num_items, cfg.seed, identity)
     for step in range(1, steps + 1):
         samples = _samples(strategy, history, num_items, cfg.seed, identity, step)
         rng = derive_rng(cfg.seed, Role.COLD_START, identity, step)

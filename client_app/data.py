@@ -20,7 +20,7 @@ from client_app.candidates import TEST_STREAM, VALIDATION_STREAM, draw_candidate
 from client_app.errors import DataError
 from client_app.ragged import Ragged, distinct_items
 from conf.tree import Config, DatasetConfig, ProtocolConfig, SyntheticConfig
-from models.types import IntArray
+from models.types import History, IntArray
 
 FORMAT = 2
 """Part of the cache key: raise it whenever preparation gives other arrays."""
@@ -104,6 +104,11 @@ class Dataset:
     def train_rows(self, users_U: IntArray) -> Ragged:
         """Training items of users, sorted within each, repeats kept."""
         return Ragged.of(self.indptr, self.train_items, self.rows(users_U))
+
+    def history(self, users_U: IntArray) -> History:
+        """Distinct training items of users."""
+        items = distinct_items(self.train_rows(users_U), self.num_items)
+        return History(items.values, items.lengths_U)
 
     def train_lengths(self, users_U: IntArray) -> IntArray:
         """Number of training rows (U,) of users."""

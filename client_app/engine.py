@@ -9,12 +9,14 @@ workers train the blocks.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import overload
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from client_app.data import Dataset
 from client_app.device import device_of, moved, on_cpu
@@ -26,7 +28,15 @@ from client_app.private_state import PrivateState
 from conf.tree import Config
 from models.rng import Role, UserStreams, derive_rng
 from models.tables import is_finite
-from models.types import CohortResult, IntArray, Samples, SumOfUpdates, Tensors, Update
+from models.types import (
+    CohortResult,
+    IndividualUpdates,
+    IntArray,
+    Samples,
+    SumOfUpdates,
+    Tensors,
+    Update,
+)
 from strategies.base import RecStrategy
 
 BlockUpdate = Callable[
@@ -43,6 +53,8 @@ class Trained:
     rows: RowBlock
     update: Update
     metrics: dict[str, float]
+    individual: IndividualUpdates | None = None
+    """Each user's upload, by ascending user, where the strategy needs it."""
 
 
 def train_users(
@@ -55,8 +67,11 @@ def train_users(
     dataset: Dataset,
     state: PrivateState,
     cfg: Config,
+    personal: Mapping[int, Tensors] | None = None,
 ) -> Trained:
     """Train distinct users from their state as of ``base_round``; stores nothing.
+
+    ``personal`` has, by user, tensors that join the shared ones: such users train by themselves.
 
     Raises:
         TrainError: naming the users and the stage that failed.
@@ -70,8 +85,10 @@ def train_users(
     users = users[np.lexsort((users, _sizes(users, dataset)))]
     rows_UP = state.rows(users, base_round)
     update_block, block_users = _engine(strategy, cfg)
+    if personal:
+        block_users = 1
     device = device_of(cfg.engine.device)
-    on_device = moved(shared, device)
+    on_device = moved(strategy.opened(shared), device)
 
     def train(part: slice) -> CohortResult:
         block = users[part]
@@ -80,9 +97,11 @@ def train_users(
             epochs_U = draw_epochs(strategy, dataset, cfg, block, round_)
         with stage("training", block):
             private = moved(state.layout.unpack(rows_UP[part]), device)
-            return update_block(strategy, on_device, private, epochs_U, streams)
+            own = moved((personal or {}).get(int(block[0]), {}), device)
+            return update_block(strategy, on_device | own, private, epochs_U, streams)
 
-    total, metrics = SumOfUpdates(on_device), dict[str, float]()
+    total, metrics = SumOfUpdates(strategy.summed_template(on_device)), dict[str, float]()
+    individual = list[Tensors]()
     new_rows_UP = np.empty_like(rows_UP)
     parts = blocks(_sizes(users, dataset), block_users)
     results = in_order(train, parts, cfg.engine.workers, cfg.engine.threads)
@@ -90,11 +109,26 @@ def train_users(
         new_rows_UP[part] = state.layout.pack(result.private)
         _check_rows(new_rows_UP[part], users[part], strategy)
         total.add(result.update)
+        individual += [] if result.individual is None else [_moved_back(result.individual)]
         for name, value in result.metrics.items():
             metrics[name] = metrics.get(name, 0.0) + value
-    update = on_cpu(total.result())
-    _check_update(update, users, strategy)
-    return Trained(users, new_rows_UP, update, metrics)
+    update, single = on_cpu(total.result()), _by_user(individual, users)
+    _check_finite(update.tensors | ({} if single is None else single.tensors), users, strategy)
+    return Trained(users, new_rows_UP, strategy.sealed(update), metrics, single)
+
+
+def _moved_back(tensors: Tensors) -> Tensors:
+    return moved(tensors, torch.device("cpu"))
+
+
+def _by_user(blocks_: Sequence[Tensors], users: IntArray) -> IndividualUpdates | None:
+    """The blocks' uploads in ascending order of users."""
+    if not blocks_:
+        return None
+    order_U = np.argsort(users)
+    places = torch.from_numpy(order_U)
+    tensors = {name: torch.cat([part[name] for part in blocks_])[places] for name in blocks_[0]}
+    return IndividualUpdates(users[order_U], tensors)
 
 
 def _cohort(
@@ -187,8 +221,8 @@ def _check_rows(rows_UP: RowBlock, users: IntArray, strategy: RecStrategy) -> No
         )
 
 
-def _check_update(update: Update, users: IntArray, strategy: RecStrategy) -> None:
-    for name, tensor in update.tensors.items():
+def _check_finite(tensors: Mapping[str, Tensor], users: IntArray, strategy: RecStrategy) -> None:
+    for name, tensor in tensors.items():
         if not is_finite(tensor):
             raise TrainError(
                 f"{named(users)}: training: the update of {name!r} is not finite; "

@@ -23,7 +23,7 @@ from client_app.shard import load_new_users, load_shard
 from client_app.store_file import StoreError
 from client_app.user_store import UserStore
 from conf.tree import Config, build_strategy, from_json
-from models.types import IntArray, Tensors
+from models.types import History, IntArray, Tensors
 from strategies.base import RecStrategy
 
 Scores = npt.NDArray[Any]
@@ -84,7 +84,6 @@ class Device:
             raise StoreError(f"{store.path}: no parameters were received yet: take part in a run")
         cfg = from_json(received.config_json)
         strategy: RecStrategy = build_strategy(cfg)
-        store.check_run(chosen, layout_of(strategy))
         dataset = load_shard(folder, cfg)
         for name in strategy.model.item_tables:
             items = len(received.tensors[name])
@@ -93,6 +92,7 @@ class Device:
                     f"{store.path}: run {chosen} was of {items} items, the catalogue in {folder} "
                     f"has {dataset.num_items}: take part in a run with this catalogue"
                 )
+        store.check_run(chosen, layout_of(strategy, dataset.num_items))
         return cls(folder, store, chosen, received, cfg, strategy, dataset)
 
     def __enter__(self) -> Self:
@@ -131,26 +131,32 @@ class Device:
         self, user: str, index: int | None, history: IntArray, steps: int
     ) -> tuple[Source, Scores]:
         if index is not None and (private := self._private(index)) is not None:
-            return "private embedding", self._scored(private)
+            assert index is not None
+            known = self.dataset.history(np.array([index]))
+            return "private embedding", self._scored(private, known)
         if not len(history):
             return "popularity", self._item_counts()
         identity = identity_of(user) if index is None else index
-        shared = self.received.tensors
-        private = cold_start(self.strategy, shared, history, self.cfg, identity, steps)
-        return "cold start", self._scored(private)
+        private = cold_start(self.strategy, self._shared, history, self.cfg, identity, steps)
+        known = History(history, np.array([len(history)]))
+        return "cold start", self._scored(private, known)
 
     def _private(self, index: int) -> Tensors | None:
         """The user's state as of the round of the parameters; None for an untrained user."""
         has, data = self.store.read(self.run_id, np.array([index]), self.received.round)
         if not has[0]:
             return None
-        layout = layout_of(self.strategy)
+        layout = layout_of(self.strategy, self.dataset.num_items)
         block = layout.unpack(layout.from_bytes(data))
         return {name: tensor[0] for name, tensor in block.items()}
 
-    def _scored(self, private: Tensors) -> Scores:
-        own = self.strategy.private_parameters({n: t[None] for n, t in private.items()})
-        scores_UI = self.strategy.model.scores_all(self.received.tensors, own)
+    @property
+    def _shared(self) -> Tensors:
+        return self.strategy.opened(self.received.tensors)
+
+    def _scored(self, private: Tensors, history: History) -> Scores:
+        block = {n: t[None] for n, t in private.items()}
+        scores_UI = self.strategy.scores_all(self._shared, block, history)
         found: Scores = scores_UI[0].double().numpy()
         return found
 

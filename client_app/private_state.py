@@ -9,16 +9,15 @@ import torch
 
 from client_app.private_rows import RowBlock, RowLayout
 from client_app.user_store import UserStore
-from models.rng import Role, derive_rng
 from models.types import IntArray, Tensors
 from strategies.base import RecStrategy
 
 UnknownRun = Literal["start", "refuse", "report"]
 
 
-def layout_of(strategy: RecStrategy) -> RowLayout:
+def layout_of(strategy: RecStrategy, num_items: int) -> RowLayout:
     """How a user's private state lies in a row."""
-    return RowLayout.of(strategy.init_private(np.random.default_rng(0)))
+    return RowLayout.of(strategy.init_private(num_items, np.random.default_rng(0)))
 
 
 class PrivateState:
@@ -34,6 +33,7 @@ class PrivateState:
         store: UserStore,
         run_id: str,
         seed: int,
+        num_items: int,
         *,
         unknown_run: UnknownRun = "start",
     ) -> None:
@@ -41,8 +41,8 @@ class PrivateState:
         self.store = store
         self.run_id = run_id
         self._strategy = strategy
-        self._seed = seed
-        self.layout = layout_of(strategy)
+        self._seed, self._num_items = seed, num_items
+        self.layout = layout_of(strategy, num_items)
         self.new_run = not store.has_run(run_id)
         """The store knew nothing of this run before."""
         if self.new_run and unknown_run == "start":
@@ -69,6 +69,6 @@ class PrivateState:
         return self.layout.unpack(self.rows(users, as_of_round))
 
     def _initial(self, users: IntArray) -> RowBlock:
-        rngs = (derive_rng(self._seed, Role.INIT_PRIVATE, int(user)) for user in users)
-        drawn = [self._strategy.init_private(rng) for rng in rngs]
+        start = self._strategy.start_private
+        drawn = [start(self._num_items, self._seed, int(user)) for user in users]
         return self.layout.pack({n: torch.stack([p[n] for p in drawn]) for n in self.layout.names})

@@ -42,9 +42,11 @@ def recommend(
         raise ValueError(f"user index {user} is not in 0..{dataset.num_users - 1}")
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
-    state = PrivateState(strategy, store, run_id, seed, unknown_run="refuse")
-    private = strategy.private_parameters(state.block(np.array([user]), round_))
-    scores_I = strategy.model.scores_all(shared, private)[0].double().numpy()
+    state = PrivateState(strategy, store, run_id, seed, dataset.num_items, unknown_run="refuse")
+    users = np.array([user])
+    private, history = state.block(users, round_), dataset.history(users)
+    scores_UI = strategy.scores_all(strategy.opened(shared), private, history)
+    scores_I = scores_UI[0].double().numpy()
     return best_items(scores_I, known_items(dataset, user, hide_heldout), k)
 
 

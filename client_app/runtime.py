@@ -129,7 +129,9 @@ def open_node(
         torch.set_num_threads(cfg.engine.threads)
     key, users = share_of(node_config, folder, dataset)
     store = _open_store(store_path(node_config, cfg, key), key)
-    state = PrivateState(strategy, store, header.run_id, cfg.seed, unknown_run=unknown_run)
+    state = PrivateState(
+        strategy, store, header.run_id, cfg.seed, dataset.num_items, unknown_run=unknown_run
+    )
     forgotten = store.forgotten()
     users = np.setdiff1d(users, forgotten, assume_unique=True)
     return Node(key, users, cfg, dataset, strategy, state, folder, forgotten)

@@ -69,6 +69,7 @@ def _train(node: Node, request: Downlink, users: IntArray, key: TrainKey) -> Rec
         dataset=node.dataset,
         state=node.state,
         cfg=node.cfg,
+        personal=request.personal,
     )
     uplink = Uplink(
         shard_key=node.shard_key,
@@ -77,6 +78,7 @@ def _train(node: Node, request: Downlink, users: IntArray, key: TrainKey) -> Rec
         update=trained.update,
         metrics=trained.metrics,
         seconds=time.perf_counter() - started,
+        individual=trained.individual,
     )
     answer = to_bytes(wire.encode_uplink(uplink, node.strategy.model.item_tables))
     store, run_id = node.state.store, request.header.run_id
@@ -95,6 +97,10 @@ def request_digest(node: Node, request: Downlink, users: IntArray, shared_digest
     settings = (cfg.strategy_name, cfg.strategy, cfg.model, cfg.protocol, cfg.engine, cfg.seed)
     digest.update(f"{request.round} {request.base_round} {settings!r}".encode())
     digest.update(node.dataset.fingerprint.encode())
+    for user, tensors in sorted(request.personal.items()):
+        for name, tensor in tensors.items():
+            digest.update(f"{user} {name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+            digest.update(tensor.numpy().tobytes())
     return digest.digest()
 
 
@@ -135,12 +141,13 @@ def _averaged(node: Node, request: Downlink, content: RecordDict) -> RecordDict:
 
 def _check_supported(node: Node, request: Downlink) -> None:
     name, strategy = node.cfg.strategy_name, node.strategy
-    if strategy.needs_individual_updates or request.personal:
+    if request.personal and not set(request.personal) <= set(node.part(request.users)):
+        raise NodeError(f"strategy={name}: personal tensors of users that are not asked for")
+    if request.reply_weights and (
+        strategy.update_kind != "delta" or strategy.needs_individual_updates
+    ):
+        what = "each user's own table" if strategy.needs_individual_updates else "gradients"
         raise NodeError(
-            f"strategy={name} exchanges a table with each user; this node sends sums over users"
-        )
-    if request.reply_weights and strategy.update_kind != "delta":
-        raise NodeError(
-            f"strategy={name} uploads gradients: averaging weights, as a stock Flower strategy "
+            f"strategy={name} uploads {what}: averaging weights, as a stock Flower strategy "
             "does, would be another algorithm. Use its own server half, or strategy=fedavg"
         )

@@ -189,6 +189,11 @@ def _protocol(config: Config) -> Iterator[str]:
             "evaluation.patience stops on the selection metric, but protocol.select=last has "
             "none; choose best_validation or best_test, or evaluation.patience=null"
         )
+    if config.evaluation.full == "selected" and config.strategy_class.personal_evaluation:
+        yield (
+            f"strategy={config.strategy_name} ranks users with tensors of the round itself: "
+            "evaluation.full=each or never"
+        )
     partial = config.strategy_class.supports_partial_participation
     if not partial and config.federation.fraction < 1:
         yield (

@@ -33,8 +33,11 @@ class ScoringModel(ABC):
         """Draw the initial shared parameters (float32) for ``num_items`` items."""
 
     @abstractmethod
-    def init_private(self, rng: np.random.Generator) -> Tensors:
-        """Draw one user's initial private parameters (float32, no user dimension)."""
+    def init_private(self, num_items: int, rng: np.random.Generator) -> Tensors:
+        """Draw one user's initial private parameters (float32, no user dimension).
+
+        ``num_items`` is for models whose private parameters have a row an item.
+        """
 
     @abstractmethod
     def logits(self, shared: Tensors, private: Tensors, items_S: Tensor) -> Tensor:

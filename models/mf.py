@@ -55,7 +55,7 @@ class MatrixFactorisation(ScoringModel):
         """Draw the item embeddings (I, D)."""
         return {ITEM: self._normal(rng, (num_items, self.factors))}
 
-    def init_private(self, rng: np.random.Generator) -> Tensors:
+    def init_private(self, num_items: int, rng: np.random.Generator) -> Tensors:
         """Draw one user's embedding (D,)."""
         return {USER: self._normal(rng, (self.factors,))}
 

@@ -72,7 +72,7 @@ class NeuMF(ScoringModel):
         shared["out_w"] = _uniform(rng, sqrt(3 / last), 1, last)
         return {**shared, "out_b": torch.zeros(1)}
 
-    def init_private(self, rng: np.random.Generator) -> Tensors:
+    def init_private(self, num_items: int, rng: np.random.Generator) -> Tensors:
         """Embeddings N(0, 0.01²)."""
         return {
             "user_gmf": _normal(rng, self.factors),

@@ -35,6 +35,7 @@ class Role(IntEnum):
     SYNTHETIC = 8
     EVALUATION = 9
     COLD_START = 10
+    SERVER = 11
 
 
 def derive_rng(seed: int, role: Role, *indices: int) -> np.random.Generator:

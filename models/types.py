@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -69,21 +70,62 @@ class Update:
 
 
 @dataclass(frozen=True)
+class History:
+    """Distinct training items of users, ascending in each, user after user.
+
+    ``items_S`` (int64) of all users, ``lengths_U`` how many each of them has.
+    """
+
+    items_S: IntArray
+    lengths_U: IntArray
+
+    @cached_property
+    def users(self) -> IntArray:
+        """Each item's user, counted from 0."""
+        return np.repeat(np.arange(len(self.lengths_U)), self.lengths_U)
+
+    def one_hot(self, num_items: int) -> Tensor:
+        """Rows of 0 and 1 over the catalogue (U, I), float32."""
+        rows_UI = torch.zeros(len(self.lengths_U), num_items)
+        rows_UI[torch.from_numpy(self.users), torch.from_numpy(self.items_S)] = 1.0
+        return rows_UI
+
+
+@dataclass(frozen=True)
 class ClientResult:
-    """Outcome of one user's local training: update, new private parameters, metric values."""
+    """Outcome of one user's local training: update, new private parameters, metric values.
+
+    ``individual`` is what the user uploads where the server sees each user's upload.
+    """
 
     update: Update
     private: Tensors
     metrics: Mapping[str, float]
+    individual: Tensors | None = None
 
 
 @dataclass(frozen=True)
 class CohortResult:
-    """Outcome of a block of users: summed update, private rows (U, …), summed metrics."""
+    """Outcome of a block of users: summed update, private rows (U, …), summed metrics.
+
+    ``individual`` (U, …) as in :class:`ClientResult`.
+    """
 
     update: Update
     private: Tensors
     metrics: Mapping[str, float]
+    individual: Tensors | None = None
+
+
+@dataclass(frozen=True)
+class IndividualUpdates:
+    """Uploads of single users, by ascending global index: ``tensors`` (U, …)."""
+
+    users_U: IntArray
+    tensors: Tensors
+
+    def __len__(self) -> int:
+        return len(self.users_U)
 
 
 class SumOfUpdates:

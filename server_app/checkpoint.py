@@ -36,6 +36,11 @@ class CheckpointStore:
         return set().union(*self._state_rounds.values())
 
     @property
+    def rounds(self) -> list[int]:
+        """Rounds of the kept checkpoints, ascending."""
+        return sorted(self._state_rounds)
+
+    @property
     def newest(self) -> int:
         """Round of the newest checkpoint saved or loaded."""
         return max(self._state_rounds)

@@ -17,7 +17,7 @@ from server_app.gather import Gatherer
 from server_app.nodes import NodeDirectory
 from server_app.ranking import Ranking, summarise
 from server_app.sampling import ranked_users
-from server_app.trainer import Folded
+from server_app.trainer import Folded, own_of
 from strategies import wire
 from strategies.base import RecStrategy
 from strategies.codec import WireError, to_arrays
@@ -46,6 +46,7 @@ class Evaluator:
         self._request: EvaluateRequest | None = None
         self._outstanding: frozenset[str] = frozenset()
         self._parts: dict[str, IntArray] | None = None
+        self._personal: Mapping[int, Tensors] = {}
         self.item_counts_I: IntArray | None = None
 
     def plan(self) -> Mapping[int, EvaluateRequest]:
@@ -54,9 +55,18 @@ class Evaluator:
             return {}
         ranked = self._ranked()
         return {
-            self._directory.node(key): replace(self._request, users=ranked.get(key))
+            self._directory.node(key): replace(
+                self._request, users=ranked.get(key), personal=self._personal_of(key)
+            )
             for key in sorted(self._outstanding)
         }
+
+    def _personal_of(self, key: str) -> dict[int, Tensors]:
+        """Tensors of the shard's ranked users beside the shared ones."""
+        if not self._personal:
+            return {}
+        users = self._ranked().get(key, self._directory.shards[key].users)
+        return own_of(users, self._personal)
 
     def _ranked(self) -> dict[str, IntArray]:
         """The ranked users of each shard that has some; empty when all users are ranked."""
@@ -87,6 +97,9 @@ class Evaluator:
         request = EvaluateRequest(self._header, server_round, server_round, scorer, full, {})
         self._parts = None  # a shard may have joined since
         arrays = to_arrays(shared)  # encoded once for all nodes
+        self._personal = {}
+        if scorer == "model" and strategy.personal_evaluation:
+            self._personal = strategy.evaluation_personal(self._directory.users)
 
         def ask(outstanding: frozenset[str]) -> Iterable[Message]:
             self._request, self._outstanding = request, outstanding
@@ -108,7 +121,7 @@ class Evaluator:
                 )
             )
         finally:
-            self._request = None
+            self._request, self._personal = None, {}
         by_key |= {reply.shard_key: reply for reply in replies}
         # In the order of keys, as if all had come together: sums are the same to the bit.
         return summarise([by_key[key] for key in sorted(by_key)], self.item_counts_I)

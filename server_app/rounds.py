@@ -93,6 +93,7 @@ class RoundLoop:
             self._save(strategy)
         else:
             strategy.set_shared(self._resume_from.shared, self._resume_from.server_state)
+            strategy.resumed(self.round)
         result = Result()
         while self.round < num_rounds and not self.examiner.early_stopped:
             record = self._round(strategy, num_rounds)
@@ -179,4 +180,5 @@ class RoundLoop:
                 evaluation_due=self.examiner.is_due,
             )
         )
+        strategy.checkpointed(self._tools.checkpoints.rounds)
         self.checkpoint_seconds += time.perf_counter() - started

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from logging import WARNING
 
@@ -68,6 +69,8 @@ class _Run:
     ) -> None:
         self.cfg, self.folder, self.start, self.callbacks = cfg, folder, start, callbacks
         self.strategy: RecStrategy = build_strategy(cfg)
+        self.strategy.seed = cfg.seed
+        self.strategy.workspace = folder.path / "strategy"
         self.header = Header(
             start.state.run_id, start.state.incarnation, to_json(cfg), code_fingerprint()
         )
@@ -86,7 +89,7 @@ class _Run:
         loop = self.strategy.session = self._loop()
         rng = derive_rng(cfg.seed, Role.INIT_SHARED)
         shared = self.strategy.init_shared(self.directory.num_items, rng)
-        self.tools.gatherer.reply_limit = reply_limit(shared, self.directory.num_items)
+        self.tools.gatherer.reply_limit = self._reply_limit(shared)
         if statistics:
             self.evaluator.count_items()
         popularity = self.evaluator.popularity(self.strategy) if statistics else None
@@ -99,6 +102,15 @@ class _Run:
         result.save()
         refuse_client_errors(result.rounds, client_errors(self._records(loop)))
         return result
+
+    def _reply_limit(self, shared: Tensors) -> int:
+        """Bytes of the largest honest reply, with each user's upload where these are sent."""
+        limit = reply_limit(shared, self.directory.num_items)
+        if not self.strategy.needs_individual_updates:
+            return limit
+        upload = self.strategy.individual_template(shared)
+        users = math.ceil(self.cfg.federation.fraction * self.directory.num_users)
+        return limit + users * sum(t.numel() * t.element_size() for t in upload.values())
 
     def _records(self, loop: RoundLoop) -> list[dict[str, object]]:
         """The rounds' records; the last checkpoint, and what failed in exchanges after them."""

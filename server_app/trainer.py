@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 from flwr.app import ConfigRecord, Message
 
 from conf.tree import Config
@@ -65,9 +66,10 @@ class Trainer:
         cfg, directory = self._cfg, self._directory
         directory.refresh()  # a shard that joins takes part at once
         places = sample_cohort(cfg.seed, server_round, directory.num_users, cfg.federation.fraction)
-        parts = directory.split(directory.users[places])
+        users = directory.users[places]
+        parts, personal = directory.split(users), strategy.downlinks(users)
         self._requests = {
-            key: self._request(strategy, server_round, keep_rounds, users, folded, key)
+            key: self._request(personal, server_round, keep_rounds, users, folded, key)
             for key, users in parts.items()
         }
         arrays = to_arrays(strategy.shared)  # encoded once for all nodes
@@ -110,7 +112,7 @@ class Trainer:
 
     def _request(
         self,
-        strategy: RecStrategy,
+        personal: Mapping[int, Tensors],
         server_round: int,
         keep_rounds: tuple[int, ...],
         users: IntArray,
@@ -124,15 +126,15 @@ class Trainer:
             keep_rounds=keep_rounds,
             users=users,
             shared={},
-            personal=_personal(strategy, users),
+            personal=own_of(users, personal),
             evaluate="" if folded is None else folded.kind,
             ranked=None if folded is None else folded.ranked.get(key),
         )
 
 
-def _personal(strategy: RecStrategy, users: IntArray) -> dict[int, Tensors]:
-    tensors = {int(user): strategy.downlink(int(user)) for user in users}
-    return {user: own for user, own in tensors.items() if own}
+def own_of(users: IntArray, personal: Mapping[int, Tensors]) -> dict[int, Tensors]:
+    """The personal tensors of the users that have some."""
+    return {int(user): personal[int(user)] for user in users if int(user) in personal}
 
 
 def _problem(
@@ -143,6 +145,10 @@ def _problem(
     expected = len(parts[uplink.shard_key])
     if uplink.num_users > expected:  # fewer where some were forgotten meanwhile
         return f"trained {uplink.num_users} users instead of {expected}"
+    if uplink.individual is not None:
+        foreign = np.setdiff1d(uplink.individual.users_U, parts[uplink.shard_key])
+        if len(foreign):
+            return f"has an update of user {foreign[0]}, who was not asked"
     return None if folded is None else _evaluation_problem(uplink, folded)
 
 

@@ -1,7 +1,7 @@
 """The contract of a federated recommendation algorithm: one object, both halves.
 
 A strategy is pure over tensors: what a user does with the shared parameters, what the
-server does with the sum of the users' updates. Flower's hooks are in
+server does with the sum of the users' updates, or with each of them. Flower's hooks are in
 ``strategies.hooks``, records in ``strategies.wire``; a new algorithm touches neither.
 """
 
@@ -14,11 +14,23 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from models import optim
 from models.base import ScoringModel
-from models.types import ClientResult, CohortResult, Samples, SumOfUpdates, Tensors, Update
+from models.rng import Role, derive_rng
+from models.types import (
+    ClientResult,
+    CohortResult,
+    History,
+    IntArray,
+    Samples,
+    SumOfUpdates,
+    Tensors,
+    Update,
+)
 from strategies.hooks import FlowerHooks
+from strategies.server_half import ServerHalf
 
 
 @dataclass(frozen=True)
@@ -42,23 +54,20 @@ class StrategyConfig:
             raise ValueError(f"server_lr must be positive, got {self.server_lr}")
 
 
-class RecStrategy(FlowerHooks):
+class RecStrategy(ServerHalf, FlowerHooks):
     """Base of all strategies. A subclass gives ``Config``, metadata and the client's update."""
 
     Config: ClassVar[type[StrategyConfig]] = StrategyConfig
     title: ClassVar[str]
     """Name as in its paper, with the reference (for example an arXiv number)."""
+    about: ClassVar[str] = ""
+    """What it does, in a line of at most 80 characters."""
     update_kind: ClassVar[Literal["gradient", "delta"]] = "gradient"
     """What the shared part of an update is: a gradient, or the weighted movement of weights
     (then a stock Flower strategy, which averages weights, can drive the nodes too)."""
-    needs_individual_updates: ClassVar[bool] = False
-    """The server must see each user's update, not only their sum."""
     supports_partial_participation: ClassVar[bool] = True
-    folds_evaluation: ClassVar[bool] = True
-    """A round's model can be ranked by what the next training request carries: the shared
-    parameters, and nothing of a user's own."""
-    extra_exchanges: ClassVar[tuple[str, ...]] = ()
-    """Messages beyond one train and one evaluate exchange a round, by name."""
+    common_start: ClassVar[bool] = False
+    """All users start from the same private state."""
     model: ScoringModel
     config: Any
 
@@ -78,9 +87,14 @@ class RecStrategy(FlowerHooks):
         """Initial shared parameters; drawn once by the server."""
         return self.model.init_shared(num_items, rng)
 
-    def init_private(self, rng: np.random.Generator) -> Tensors:
-        """One user's initial private state: model parameters and optimiser moments."""
-        return self.model.init_private(rng)
+    def init_private(self, num_items: int, rng: np.random.Generator) -> Tensors:
+        """One user's initial private state: model parameters, optimiser moments, own tables."""
+        return self.model.init_private(num_items, rng)
+
+    def start_private(self, num_items: int, seed: int, user: int) -> Tensors:
+        """The initial private state of a user in a run, from the stream that it is drawn from."""
+        own = () if self.common_start else (user,)
+        return self.init_private(num_items, derive_rng(seed, Role.INIT_PRIVATE, *own))
 
     def private_parameters(self, private: Tensors) -> Tensors:
         """The part of the private state (or block) that the model scores with."""
@@ -89,16 +103,21 @@ class RecStrategy(FlowerHooks):
     @cached_property
     def private_names(self) -> tuple[str, ...]:
         """Names of the model's private parameters; found once, as every user's step asks."""
-        return tuple(self.model.init_private(np.random.default_rng(0)))
+        return tuple(self.model.init_private(1, np.random.default_rng(0)))
 
     # ---- client half ---------------------------------------------------------------------
+    def opened(self, shared: Tensors) -> Tensors:
+        """Shared parameters as they are used on a node; another form only where encrypted."""
+        return shared
+
     def client_update(
         self, shared: Tensors, private: Tensors, epochs: Sequence[Samples], rng: np.random.Generator
     ) -> ClientResult:
         """Train one user. ``epochs`` holds the samples of each local epoch.
 
         Pure: inputs are not modified. ``rng`` is the strategy's own stream for this user
-        and round (role STRATEGY).
+        and round (role STRATEGY). ``shared`` holds the user's personal tensors too, where the
+        server sent some (:meth:`downlinks`).
         """
         raise NotImplementedError
 
@@ -113,17 +132,21 @@ class RecStrategy(FlowerHooks):
 
         ``private_block`` has a leading user dimension. The default goes user by user.
         """
-        total = SumOfUpdates(shared)
-        private_rows, metrics = [], dict[str, float]()
+        total = SumOfUpdates(self.summed_template(shared))
+        results, metrics = list[ClientResult](), dict[str, float]()
         for row, epochs in enumerate(epochs_U):
             private = {name: tensor[row] for name, tensor in private_block.items()}
             result = self.client_update(shared, private, epochs, rngs[row])
             total.add(result.update)
-            private_rows.append(result.private)
+            results.append(result)
             for name, value in result.metrics.items():
                 metrics[name] = metrics.get(name, 0.0) + value
-        stacked = {n: torch.stack([row[n] for row in private_rows]) for n in private_block}
-        return CohortResult(total.result(), stacked, metrics)
+        stacked = {n: torch.stack([r.private[n] for r in results]) for n in private_block}
+        return CohortResult(total.result(), stacked, metrics, _stacked(results))
+
+    def sealed(self, update: Update) -> Update:
+        """The sum over a node's users as it is sent; another form only where encrypted."""
+        return update
 
     def adapt(
         self, shared: Tensors, private: Tensors, epochs: Sequence[Samples], rng: np.random.Generator
@@ -138,23 +161,26 @@ class RecStrategy(FlowerHooks):
             private = self.client_update(shared, private, [samples], rng).private
         return private
 
-    def downlink(self, user: int) -> Tensors:
-        """Tensors for this user beside the shared ones (methods with personal tables)."""
-        return {}
+    # ---- scoring -------------------------------------------------------------------------
+    def scores_all(self, shared: Tensors, private_block: Tensors, history: History) -> Tensor:
+        """Score the whole catalogue for a block of users without gradients. Returns (U, I).
 
-    def evaluation_parameters(self, user: int) -> Tensors | None:
-        """A personal replacement of shared parameters for scoring; None means the shared ones."""
+        ``private_block`` is the whole private state with a leading user dimension, of users who
+        may never have been trained; ``history`` has their training items.
+        """
+        return self.model.scores_all(shared, self.private_parameters(private_block))
+
+    def score_candidates(
+        self, shared: Tensors, private_block: Tensors, items_UC: IntArray, history: History
+    ) -> Tensor:
+        """Score each user's own candidates without gradients. Returns (U, C)."""
+        private = self.private_parameters(private_block)
+        with torch.no_grad():
+            return self.model.score_candidates(shared, private, items_UC)
+
+
+def _stacked(results: Sequence[ClientResult]) -> Tensors | None:
+    uploads = [r.individual for r in results if r.individual is not None]
+    if not uploads:
         return None
-
-    # ---- server half ---------------------------------------------------------------------
-    def init_server_state(self, shared: Tensors) -> Tensors:
-        """State that the server keeps between rounds, as named tensors (checkpointed)."""
-        return optim.init_state(self.config.server_optimiser, shared)
-
-    def server_update(
-        self, shared: Tensors, summed: Update, server_state: Tensors
-    ) -> tuple[Tensors, Tensors]:
-        """Step the server's optimiser along the mean update, read as a gradient."""
-        mean = {n: t / summed.weight for n, t in summed.tensors.items()}
-        cfg = self.config
-        return optim.step(cfg.server_optimiser, shared, mean, server_state, cfg.server_lr)
+    return {name: torch.stack([upload[name] for upload in uploads]) for name in uploads[0]}

@@ -53,9 +53,9 @@ class FedMF(RecStrategy):
     title: ClassVar[str] = "FedMF (arXiv 1906.05108)"
     config: FedMFConfig
 
-    def init_private(self, rng: np.random.Generator) -> Tensors:
+    def init_private(self, num_items: int, rng: np.random.Generator) -> Tensors:
         """One user's vector and the zero moments of its optimiser."""
-        parameters = self.model.init_private(rng)
+        parameters = self.model.init_private(num_items, rng)
         return {**parameters, **optim.init_state(self.config.private_optimiser, parameters)}
 
     def client_update(

@@ -74,9 +74,9 @@ class FedRecGEL(RecStrategy):
         """Perturbation radii of both blocks."""
         return Radii(self.config.rho_shared, self.config.rho_private)
 
-    def init_private(self, rng: np.random.Generator) -> Tensors:
+    def init_private(self, num_items: int, rng: np.random.Generator) -> Tensors:
         """The model's private parameters and their Adam moments."""
-        parameters = self.model.init_private(rng)
+        parameters = self.model.init_private(num_items, rng)
         return {**parameters, **optim.init_state("adam", parameters)}
 
     def client_update(

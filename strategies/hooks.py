@@ -10,16 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from logging import INFO
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from models.types import SumOfUpdates, Tensors, Update
+from models.types import IndividualUpdates, Tensors, Update
 from strategies import wire
 from strategies.codec import WireError, from_arrays, to_arrays
+from strategies.individual import gathered
 from strategies.messages import Downlink, EvaluateReply, EvaluateRequest, Uplink
 
 if TYPE_CHECKING:
@@ -61,8 +62,15 @@ class FlowerHooks(Strategy):
         self.session: Session | None = None
 
     # supplied by RecStrategy
+    needs_individual_updates: ClassVar[bool]
     init_server_state: Callable[[Tensors], Tensors]
+    summed_template: Callable[[Tensors], Tensors]
+    individual_template: Callable[[Tensors], Tensors]
+    combined: Callable[[Sequence[Update], Tensors], Update]
     server_update: Callable[[Tensors, Update, Tensors], tuple[Tensors, Tensors]]
+    individual_server_update: Callable[
+        [Tensors, IndividualUpdates, Tensors], tuple[Tensors, Tensors]
+    ]
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -91,7 +99,9 @@ class FlowerHooks(Strategy):
 
     def collect_train(self, replies: Iterable[Message]) -> tuple[list[Uplink], list[Failure]]:
         """Usable uplinks in order of their shard keys, and what was wrong with the others."""
-        return _collect(replies, lambda content: wire.decode_uplink(content, self.shared))
+        single = self.individual_template(self.shared) if self.needs_individual_updates else None
+        summed = self.summed_template(self.shared)
+        return _collect(replies, lambda content: wire.decode_uplink(content, summed, single))
 
     def collect_evaluate(
         self, replies: Iterable[Message]
@@ -100,13 +110,15 @@ class FlowerHooks(Strategy):
         return _collect(replies, wire.decode_evaluate_reply)
 
     def apply(self, uplinks: Iterable[Uplink]) -> None:
-        """Sum the uplinks in the given order and make the server's step."""
-        total = SumOfUpdates(self.shared)
-        for uplink in uplinks:
-            total.add(uplink.update)
-        self.shared, self.server_state = self.server_update(
-            self.shared, total.result(), self.server_state
-        )
+        """Make the server's step from the uplinks, added in the given order."""
+        shared, state, uplinks = self.shared, self.server_state, list(uplinks)
+        if self.needs_individual_updates:
+            parts = [u.individual for u in uplinks if u.individual is not None]
+            stepped = self.individual_server_update(shared, gathered(parts), state)
+        else:
+            summed = self.combined([uplink.update for uplink in uplinks], shared)
+            stepped = self.server_update(shared, summed, state)
+        self.shared, self.server_state = stepped
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

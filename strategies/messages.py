@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from models.types import IntArray, Tensors, Update
+from models.types import IndividualUpdates, IntArray, Tensors, Update
 
 HELLO, ITEM_COUNTS, REFUSED = "query.hello", "query.item_counts", "query.refused"
 """Flower message types beside train and evaluate."""
@@ -75,6 +75,7 @@ class Downlink:
     """The cohort's users on this node; None: all of them (stock Flower strategies)."""
     shared: Tensors
     personal: dict[int, Tensors] = field(default_factory=dict)
+    """By user: tensors beside the shared ones."""
     evaluate: Literal["", "sampled", "full"] = ""
     """Rank held-out items too, with ``shared`` and the private state of ``base_round``."""
     ranked: IntArray | None = None
@@ -95,6 +96,8 @@ class Uplink:
     """Sums over users; divide by ``num_users``."""
     seconds: float
     """Wall time of the node's training."""
+    individual: IndividualUpdates | None = None
+    """Each user's upload, for strategies that need it; ``update`` then has no tensors."""
     evaluation: EvaluateReply | None = None
     """The ranking that the request asked for beside training."""
 
@@ -114,6 +117,8 @@ class EvaluateRequest:
     shared: Tensors
     users: IntArray | None = None
     """Users of the node that are ranked; None: all of them."""
+    personal: dict[int, Tensors] = field(default_factory=dict)
+    """By user: tensors beside the shared ones."""
     reply_means: bool = False
     """Reply with means over users (stock Flower strategies) instead of sums and counts."""
 

@@ -31,6 +31,7 @@ from strategies.fields import (
     unpack,
     user_index,
 )
+from strategies.individual import decode_individual, encode_individual
 from strategies.messages import (
     Downlink,
     EvaluateReply,
@@ -150,9 +151,7 @@ def encode_downlink(downlink: Downlink, shared: ArrayRecord | None = None) -> Re
         ARRAYS: to_arrays(downlink.shared) if shared is None else shared,
         CONFIG: ConfigRecord(dict(fields)),
     }
-    for user, tensors in downlink.personal.items():
-        records[f"{PERSONAL}{user}"] = to_arrays(tensors)
-    return RecordDict(dict(records))
+    return RecordDict({**records, **_encode_personal(downlink.personal)})
 
 
 def decode_downlink(content: RecordDict, decode: Decoder = from_arrays) -> Downlink:
@@ -171,15 +170,23 @@ def decode_downlink(content: RecordDict, decode: Decoder = from_arrays) -> Downl
         keep_rounds=() if stock else integers(config, "keep-rounds"),
         users=unpack(packed) if isinstance(packed, bytes) else None,
         shared=decode(section(content.array_records, ARRAYS)),
-        personal={
-            user_index(n, PERSONAL): from_arrays(r)
-            for n, r in content.array_records.items()
-            if n.startswith(PERSONAL)
-        },
+        personal=_personal_of(content),
         evaluate="" if stock else _evaluate(get(config, "evaluate", str)),
         ranked=unpack(ranked) if isinstance(ranked, bytes) else None,
         reply_weights=stock or get(config, "reply-weights", bool),
     )
+
+
+def _encode_personal(personal: Mapping[int, Tensors]) -> dict[str, ArrayRecord]:
+    return {f"{PERSONAL}{user}": to_arrays(tensors) for user, tensors in personal.items()}
+
+
+def _personal_of(content: RecordDict) -> dict[int, Tensors]:
+    return {
+        user_index(n, PERSONAL): from_arrays(r)
+        for n, r in content.array_records.items()
+        if n.startswith(PERSONAL)
+    }
 
 
 def _evaluate(text: str) -> Literal["", "sampled", "full"]:
@@ -216,11 +223,17 @@ def encode_uplink(uplink: Uplink, tables: Iterable[str]) -> RecordDict:
     }
     if uplink.update.row_weights is not None:
         records[ROW_WEIGHTS] = to_arrays(uplink.update.row_weights)
+    if uplink.individual is not None:
+        records |= encode_individual(uplink.individual)
     return RecordDict(dict(records))
 
 
-def decode_uplink(content: RecordDict, template: Tensors) -> Uplink:
-    """Read and check a training reply against the shared parameters' shapes.
+def decode_uplink(
+    content: RecordDict, template: Tensors, individual: Tensors | None = None
+) -> Uplink:
+    """Read and check a training reply against the shapes of a sum of updates.
+
+    ``individual``: shapes of one user's upload, where each user's is to be there.
 
     Raises:
         WireError: for anything missing, misshapen, not finite, or a weight that is not positive.
@@ -236,6 +249,9 @@ def decode_uplink(content: RecordDict, template: Tensors) -> Uplink:
     if not 0 < weight < float("inf"):
         raise WireError(f"weight must be positive and finite, got {weight}")
     rows = content.array_records.get(ROW_WEIGHTS)
+    single = None if individual is None else decode_individual(content, individual)
+    if single is not None and len(single) != num_users:
+        raise WireError(f"{len(single)} individual updates of {num_users} users")
     return Uplink(
         shard_key=get(config, "shard-key", str),
         round=get(config, "round", int),
@@ -247,6 +263,7 @@ def decode_uplink(content: RecordDict, template: Tensors) -> Uplink:
         ),
         metrics=prefixed(metrics, SUM),
         seconds=seconds_of(metrics),
+        individual=single,
         evaluation=_evaluation_of(content),
     )
 
@@ -276,7 +293,8 @@ def encode_evaluate(request: EvaluateRequest, shared: ArrayRecord | None = None)
     if request.users is not None:
         fields["users"] = pack(request.users)
     arrays = to_arrays(request.shared) if shared is None else shared
-    return RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord(dict(fields))})
+    personal = _encode_personal(request.personal)
+    return RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord(dict(fields)), **personal})
 
 
 def decode_evaluate(content: RecordDict, decode: Decoder = from_arrays) -> EvaluateRequest:
@@ -296,6 +314,7 @@ def decode_evaluate(content: RecordDict, decode: Decoder = from_arrays) -> Evalu
         full=False if stock else get(config, "full", bool),
         shared=decode(section(content.array_records, ARRAYS)),
         users=unpack(packed) if isinstance(packed, bytes) else None,
+        personal=_personal_of(content),
         reply_means=stock,
     )
 

@@ -50,7 +50,7 @@ def shared_of(strategy: RecStrategy, dtype: torch.dtype = torch.float32) -> Tens
 
 def block_of(strategy: RecStrategy, dtype: torch.dtype = torch.float32) -> Tensors:
     """Private state of the users, as it is after some training: moments are not zero."""
-    rows = [strategy.init_private(derive_rng(0, Role.INIT_PRIVATE, u)) for u in range(U)]
+    rows = [strategy.init_private(NUM_ITEMS, derive_rng(0, Role.INIT_PRIVATE, u)) for u in range(U)]
     block = {n: torch.stack([row[n] for row in rows]).to(dtype) for n in rows[0]}
     epochs_U = [[samples_of(u, round_=9)] * strategy.config.local_epochs for u in range(U)]
     return strategy.cohort_update(shared_of(strategy, dtype), block, epochs_U, rngs()).private
@@ -172,7 +172,10 @@ def test_inputs_are_not_modified(strategy: RecStrategy) -> None:
 
 
 def test_private_names_stay_out_of_shared_and_update(strategy: RecStrategy) -> None:
-    shared, private = shared_of(strategy), strategy.init_private(derive_rng(0, Role.INIT_PRIVATE))
+    shared, private = (
+        shared_of(strategy),
+        strategy.init_private(NUM_ITEMS, derive_rng(0, Role.INIT_PRIVATE)),
+    )
     assert set(strategy.private_names) <= set(private)
     result = train_user(strategy, 0)
     uploaded = set(result.update.tensors) | set(result.update.row_weights or {})

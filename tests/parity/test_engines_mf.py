@@ -45,7 +45,9 @@ def rounds(
     """Shared parameters and private rows after some rounds of all users."""
     update = RecStrategy.cohort_update if loop else type(strategy).cohort_update
     rngs = [derive_rng(0, Role.STRATEGY, user, 1) for user in range(len(POSITIVES))]
-    drawn = [strategy.init_private(derive_rng(0, Role.INIT_PRIVATE, u)) for u in range(len(rngs))]
+    drawn = [
+        strategy.init_private(7, derive_rng(0, Role.INIT_PRIVATE, u)) for u in range(len(rngs))
+    ]
     private = {n: torch.stack([row[n] for row in drawn]).double() for n in drawn[0]}
     start = strategy.init_shared(num_items, derive_rng(0, Role.INIT_SHARED))
     shared = {n: t.double() for n, t in start.items()}
@@ -89,7 +91,7 @@ def test_same_bytes_twice(name: str) -> None:
 def test_updates_on_a_gpu_equal_the_cpu_s(name: str, num_items: int) -> None:
     strategy = STRATEGIES[name]
     shared = {ITEM: strategy.init_shared(num_items, derive_rng(0, Role.INIT_SHARED))[ITEM].double()}
-    drawn = [strategy.init_private(derive_rng(0, Role.INIT_PRIVATE, u)) for u in range(7)]
+    drawn = [strategy.init_private(7, derive_rng(0, Role.INIT_PRIVATE, u)) for u in range(7)]
     private = {n: torch.stack([row[n] for row in drawn]).double() for n in drawn[0]}
     epochs_U, rngs = epochs_of(strategy, num_items, 0), [np.random.default_rng(0)] * 7
     here = strategy.cohort_update(shared, private, epochs_U, rngs)

@@ -38,7 +38,7 @@ def _block(
     shared = {n: t + torch.from_numpy(rng.normal(0, 0.2, t.shape)) for n, t in shared.items()}
     private = {
         n: torch.from_numpy(rng.normal(0, 0.5, (len(positives), *t.shape)))
-        for n, t in model.init_private(rng).items()
+        for n, t in model.init_private(NUM_ITEMS, rng).items()
     }
     shared, private = ({n: t.to(dtype) for n, t in part.items()} for part in (shared, private))
     return shared, private, [_samples(rng, count) for count in positives]
@@ -214,7 +214,7 @@ def test_cohort_update_is_the_sum_of_client_updates(dtype: torch.dtype, local_ep
     config = FedRecGELConfig(rho_shared=0.3, rho_private=0.2, local_epochs=local_epochs)
     strategy = FedRecGEL(config, NeuMF(4))
     shared, private, _ = _block(NeuMF(4), dtype, positives=(4, 9, 30))
-    rows = [strategy.init_private(np.random.default_rng(u)) for u in range(3)]
+    rows = [strategy.init_private(NUM_ITEMS, np.random.default_rng(u)) for u in range(3)]
     block = {n: torch.stack([row[n] for row in rows]).to(dtype) for n in rows[0]} | private
     rng = np.random.default_rng(1)
     rngs = [np.random.default_rng(0)] * 3

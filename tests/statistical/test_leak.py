@@ -40,7 +40,9 @@ def train_alone(cfg: Config, dataset: Dataset, user: int, rounds: int) -> bool:
         dataset.num_items, derive_rng(cfg.seed, Role.INIT_SHARED)
     )
     state = strategy.init_server_state(shared)
-    private = strategy.init_private(derive_rng(cfg.seed, Role.INIT_PRIVATE, user))
+    private = strategy.init_private(
+        dataset.num_items, derive_rng(cfg.seed, Role.INIT_PRIVATE, user)
+    )
     block = {name: tensor[None] for name, tensor in private.items()}
     for round_ in range(1, rounds + 1):
         (epochs,) = draw_epochs(strategy, dataset, cfg, np.array([user]), round_)
@@ -92,7 +94,7 @@ def test_one_users_upload_shows_his_items() -> None:
     strategy = cfg.strategy_class(cfg.strategy, cfg.model)
     shared = strategy.init_shared(dataset.num_items, derive_rng(0, Role.INIT_SHARED))
     for user in range(0, dataset.num_users, 23):
-        private = strategy.init_private(derive_rng(0, Role.INIT_PRIVATE, user))
+        private = strategy.init_private(dataset.num_items, derive_rng(0, Role.INIT_PRIVATE, user))
         (epochs,) = draw_epochs(strategy, dataset, cfg, np.array([user]), 1)
         stream = derive_rng(0, Role.STRATEGY, user, 1)
         upload = strategy.client_update(shared, private, epochs, stream).update

@@ -43,7 +43,10 @@ def untrained(strategy_name: str) -> float:
 
     def scores(users: IntArray) -> Tensor:
         rngs = [derive_rng(cfg.seed, Role.INIT_PRIVATE, int(user)) for user in users]
-        private = [strategy.private_parameters(strategy.init_private(rng)) for rng in rngs]
+        private = [
+            strategy.private_parameters(strategy.init_private(dataset.num_items, rng))
+            for rng in rngs
+        ]
         block = {n: torch.stack([p[n] for p in private]) for n in private[0]}
         scores_UI: Tensor = strategy.model.scores_all(shared, block)
         return scores_UI

@@ -109,7 +109,7 @@ def test_own_held_out_items_rank_above_others(tmp_path: Path, strategy: str) -> 
         others = np.setdiff1d(np.arange(NUM_ITEMS), taste)
         private = cold_start(made, shared, history, cfg, user)
         trained.append(auc(scores(made, shared, private), own, others))
-        start = made.init_private(np.random.default_rng(user))
+        start = made.init_private(NUM_ITEMS, np.random.default_rng(user))
         untrained.append(auc(scores(made, shared, start), own, others))
     assert abs(np.mean(untrained) - 0.5) < 0.27
     assert np.mean(trained) > 0.9

@@ -103,7 +103,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def parameters(model: Any, num_users: int) -> tuple[Tensors, Tensors]:
     rng = np.random.default_rng(0)
-    private = [model.init_private(rng) for _ in range(num_users)]
+    private = [model.init_private(7, rng) for _ in range(num_users)]
     return model.init_shared(40, rng), {n: torch.stack([p[n] for p in private]) for n in private[0]}
 
 
@@ -135,7 +135,7 @@ def test_training_stays_where_the_parameters_are(
     made: RecStrategy = cfg.strategy_class(cfg.strategy, cfg.model)
     dataset, users = load_dataset(cfg), np.arange(5)
     shared = made.init_shared(dataset.num_items, derive_rng(0, Role.INIT_SHARED))
-    private = [made.init_private(derive_rng(0, Role.INIT_PRIVATE, user)) for user in range(5)]
+    private = [made.init_private(7, derive_rng(0, Role.INIT_PRIVATE, user)) for user in range(5)]
     block = {n: torch.stack([p[n] for p in private]) for n in private[0]}
     epochs = draw_epochs(made, dataset, cfg, users, 1)
     rngs = [np.random.default_rng(0)] * 5

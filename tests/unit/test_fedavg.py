@@ -42,7 +42,7 @@ def shared_of(model: MatrixFactorisation | NeuMF = MODEL) -> Tensors:
 
 
 def private_of(user: int) -> Tensors:
-    drawn = MODEL.init_private(derive_rng(0, Role.INIT_PRIVATE, user))
+    drawn = MODEL.init_private(NUM_ITEMS, derive_rng(0, Role.INIT_PRIVATE, user))
     return {n: t.double() for n, t in drawn.items()}
 
 
@@ -156,7 +156,7 @@ def test_cohort_equals_the_sum_of_users(
     config = dataclasses.replace(BASE, weighting=weighting, batch_size=batch_size, shared_lr=0.1)
     fedavg, shared = FedAvg(config, model), shared_of(model)
     rngs = [derive_rng(0, Role.INIT_PRIVATE, u) for u in range(4)]
-    rows = [{n: t.double() for n, t in fedavg.init_private(rng).items()} for rng in rngs]
+    rows = [{n: t.double() for n, t in fedavg.init_private(NUM_ITEMS, rng).items()} for rng in rngs]
     epochs_U = [[samples(u, n), samples(u + 9, n)] for u, n in enumerate((1, 12, 3, 30))]
     results = [fedavg.client_update(shared, rows[u], epochs_U[u], rngs[u]) for u in range(4)]
     total = SumOfUpdates(shared)

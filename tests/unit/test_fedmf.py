@@ -33,7 +33,7 @@ def shared_of() -> Tensors:
 
 
 def private_of(fedmf: FedMF, user: int) -> Tensors:
-    drawn = fedmf.init_private(derive_rng(0, Role.INIT_PRIVATE, user))
+    drawn = fedmf.init_private(NUM_ITEMS, derive_rng(0, Role.INIT_PRIVATE, user))
     return {n: t.double() for n, t in drawn.items()}
 
 
@@ -170,4 +170,4 @@ def test_bad_settings(changes: dict[str, float], message: str) -> None:
 def test_unknown_private_optimiser() -> None:
     config = FedMFConfig(private_optimiser="lamb")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="unknown optimiser 'lamb'"):
-        FedMF(config, MODEL).init_private(RNG)
+        FedMF(config, MODEL).init_private(NUM_ITEMS, RNG)

@@ -34,7 +34,7 @@ def _start(strategy: FedRecGEL, seed: int, dtype: torch.dtype) -> tuple[Tensors,
     """Shared parameters and one user's private state, large enough to matter."""
     rng = np.random.default_rng(seed)
     shared = strategy.init_shared(NUM_ITEMS, rng)
-    private = strategy.init_private(rng)
+    private = strategy.init_private(NUM_ITEMS, rng)
     for name in ("item_gmf", "item_mlp", "user_gmf", "user_mlp"):
         part = shared if name in shared else private
         part[name] = part[name] * 30
@@ -246,7 +246,7 @@ def test_training_leaves_its_inputs_alone() -> None:
 
 def test_private_state_carries_moments() -> None:
     strategy = _strategy()
-    private = strategy.init_private(np.random.default_rng(0))
+    private = strategy.init_private(NUM_ITEMS, np.random.default_rng(0))
     assert set(private) == {
         *("user_gmf", "user_mlp", "adam_m/user_gmf", "adam_m/user_mlp"),
         *("adam_v/user_gmf", "adam_v/user_mlp", optim.STEP),

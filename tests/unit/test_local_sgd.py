@@ -35,7 +35,7 @@ def batches_of(sizes: list[list[int]], num_items: int, seed: int = 0) -> list[li
 def start(num_items: int, num_users: int, dtype: torch.dtype) -> tuple[Tensors, Tensors]:
     rng = np.random.default_rng(1)
     shared = MODEL.init_shared(num_items, rng)[ITEM].to(dtype)
-    users = torch.stack([MODEL.init_private(rng)[USER] for _ in range(num_users)]).to(dtype)
+    users = torch.stack([MODEL.init_private(7, rng)[USER] for _ in range(num_users)]).to(dtype)
     return {ITEM: shared}, {USER: users}
 
 

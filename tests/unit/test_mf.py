@@ -29,7 +29,7 @@ def samples(rng: np.random.Generator, length: int) -> Samples:
 def block(dtype: torch.dtype, lengths: tuple[int, ...]) -> tuple[Tensors, Tensors, list[Samples]]:
     rng = np.random.default_rng(0)
     shared = MODEL.init_shared(NUM_ITEMS, rng)
-    users = torch.stack([MODEL.init_private(rng)[USER] for _ in lengths])
+    users = torch.stack([MODEL.init_private(NUM_ITEMS, rng)[USER] for _ in lengths])
     ragged = [samples(rng, length) for length in lengths]
     return {ITEM: shared[ITEM].to(dtype)}, {USER: users.to(dtype)}, ragged
 
@@ -121,7 +121,7 @@ def test_initial_values() -> None:
     assert (first.shape, first.dtype) == ((500, 32), torch.float32)
     # 16000 normal draws: the sample deviation errs by 0.2/sqrt(32000) = 0.0011; four of them.
     assert float(first.std()) == pytest.approx(0.2, abs=0.0045)
-    assert model.init_private(np.random.default_rng(1))[USER].shape == (32,)
+    assert model.init_private(NUM_ITEMS, np.random.default_rng(1))[USER].shape == (32,)
 
 
 @pytest.mark.parametrize("init_std", [0.0, -1.0, math.inf, math.nan])

@@ -21,7 +21,7 @@ def _parameters(model: NeuMF, num_items: int, num_users: int) -> tuple[Tensors, 
     shared = {n: torch.from_numpy(rng.normal(0, 0.5, t.shape)) for n, t in shared.items()}
     private = {
         n: torch.from_numpy(rng.normal(0, 1, (num_users, *t.shape)))
-        for n, t in model.init_private(rng).items()
+        for n, t in model.init_private(7, rng).items()
     }
     return shared, private
 
@@ -54,7 +54,7 @@ def test_shapes_and_names() -> None:
         "out_w": (1, 64),
         "out_b": (1,),
     }
-    private = {n: tuple(t.shape) for n, t in model.init_private(rng).items()}
+    private = {n: tuple(t.shape) for n, t in model.init_private(7, rng).items()}
     assert private == {"user_gmf": (32,), "user_mlp": (128,)}
     assert model.item_tables == {"item_gmf", "item_mlp"}
 

@@ -19,6 +19,7 @@ from client_app.received import Received
 from client_app.retention import TrainKey
 from client_app.store_file import StoreError
 from client_app.user_store import UserStore
+from models.types import History
 from server_app.grid import LocalGrid
 from server_app.run import run_server
 
@@ -83,9 +84,10 @@ def test_a_cold_start_moves_towards_the_history_and_touches_nothing_else(device:
     assert strangers[0] != strangers[1]
     private = cold_start(device.strategy, shared, history, device.cfg, strangers[0])
     assert all((shared[name] == before[name]).all() for name in shared)
-    scores = device._scored(private)
+    known = History(history, np.array([len(history)]))
+    scores = device._scored(private, known)
     fresh = cold_start(device.strategy, shared, history, device.cfg, strangers[0], steps=1)
-    assert scores[history].mean() > device._scored(fresh)[history].mean()
+    assert scores[history].mean() > device._scored(fresh, known)[history].mean()
 
 
 def test_parameters_and_state_belong_to_the_same_round(device: Device) -> None:

@@ -31,7 +31,7 @@ class Product(ScoringModel):
     def init_shared(self, num_items: int, rng: np.random.Generator) -> Tensors:
         return {"a": torch.zeros(num_items)}
 
-    def init_private(self, rng: np.random.Generator) -> Tensors:
+    def init_private(self, num_items: int, rng: np.random.Generator) -> Tensors:
         return {"b": torch.zeros(())}
 
     def logits(self, shared: Tensors, private: Tensors, items_S: Tensor) -> Tensor:

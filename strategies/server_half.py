@@ -1,0 +1,92 @@
+"""The server's half of a strategy, with its plain defaults: sum, mean, optimiser step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from models import optim
+from models.rng import Role, derive_rng
+from models.types import IndividualUpdates, IntArray, SumOfUpdates, Tensors, Update
+
+
+class ServerHalf:
+    """What the server does with updates, and what it sends to single users."""
+
+    needs_individual_updates: ClassVar[bool] = False
+    """The server must see each user's update, not only their sum."""
+    personal_evaluation: ClassVar[bool] = False
+    """Users are ranked with tensors of their own from the server: :meth:`evaluation_personal`."""
+    folds_evaluation: ClassVar[bool] = True
+    """A round's model can be ranked by what the next training request carries: the shared
+    parameters, and nothing of a user's own."""
+    extra_exchanges: ClassVar[tuple[str, ...]] = ()
+    """Messages beyond one train and one evaluate exchange a round, by name."""
+    config: Any
+    seed: int = 0
+    """The run's, for :meth:`server_rng`."""
+    workspace: Path | None = None
+    """Folder of the run for what the server keeps on disk; None outside a run."""
+
+    # ---- to single users -------------------------------------------------------------------
+    def downlinks(self, users: IntArray) -> dict[int, Tensors]:
+        """Tensors for users of the cohort beside the shared ones, by user; asked once a round.
+
+        A node trains a user who has some by itself, with ``shared | personal``.
+        """
+        return {}
+
+    def evaluation_personal(self, users: IntArray) -> dict[int, Tensors]:
+        """The same for ranking these users; only where ``personal_evaluation``."""
+        return {}
+
+    # ---- the round's step ------------------------------------------------------------------
+    def summed_template(self, shared: Tensors) -> Tensors:
+        """Names and shapes of a sum of updates: none where each user's update is sent."""
+        return {} if self.needs_individual_updates else shared
+
+    def individual_template(self, shared: Tensors) -> Tensors:
+        """Names and shapes of one user's upload, where ``needs_individual_updates``."""
+        return shared
+
+    def combined(self, updates: Sequence[Update], shared: Tensors) -> Update:
+        """The sum of the nodes' updates, in the given order."""
+        total = SumOfUpdates(shared)
+        for update in updates:
+            total.add(update)
+        return total.result()
+
+    def init_server_state(self, shared: Tensors) -> Tensors:
+        """State that the server keeps between rounds, as named tensors (checkpointed)."""
+        return optim.init_state(self.config.server_optimiser, shared)
+
+    def server_update(
+        self, shared: Tensors, summed: Update, server_state: Tensors
+    ) -> tuple[Tensors, Tensors]:
+        """Step the server's optimiser along the mean update, read as a gradient."""
+        mean = {n: t / summed.weight for n, t in summed.tensors.items()}
+        cfg = self.config
+        return optim.step(cfg.server_optimiser, shared, mean, server_state, cfg.server_lr)
+
+    def individual_server_update(
+        self, shared: Tensors, updates: IndividualUpdates, server_state: Tensors
+    ) -> tuple[Tensors, Tensors]:
+        """The step from each user's upload, where ``needs_individual_updates``.
+
+        ``updates`` is in ascending order of users, however they are spread over nodes.
+        """
+        raise NotImplementedError
+
+    def server_rng(self, step: int) -> np.random.Generator:
+        """The server's own stream of a step."""
+        return derive_rng(self.seed, Role.SERVER, step)
+
+    # ---- what is kept on disk --------------------------------------------------------------
+    def resumed(self, server_round: int) -> None:
+        """The run goes on from the checkpoint of this round; drop what is newer."""
+
+    def checkpointed(self, rounds: Sequence[int]) -> None:
+        """Checkpoints of these rounds are kept; drop what none of them can ask for."""
