@@ -66,6 +66,8 @@ class RecStrategy(ServerHalf, FlowerHooks):
     """What the shared part of an update is: a gradient, or the weighted movement of weights
     (then a stock Flower strategy, which averages weights, can drive the nodes too)."""
     supports_partial_participation: ClassVar[bool] = True
+    dense_updates: ClassVar[bool] = False
+    """An update also moves item rows that the user has no sample of."""
     common_start: ClassVar[bool] = False
     """All users start from the same private state."""
     model: ScoringModel

@@ -16,7 +16,15 @@ from flwr.serverapp.strategy import Strategy
 from conf.compose import compose
 from conf.tree import build_strategy
 from models.rng import Role, derive_rng
-from models.types import ClientResult, Samples, SumOfUpdates, Tensors, Update
+from models.types import (
+    ClientResult,
+    CohortResult,
+    History,
+    IndividualUpdates,
+    Samples,
+    SumOfUpdates,
+    Tensors,
+)
 from strategies.base import RecStrategy
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,7 +58,7 @@ def shared_of(strategy: RecStrategy, dtype: torch.dtype = torch.float32) -> Tens
 
 def block_of(strategy: RecStrategy, dtype: torch.dtype = torch.float32) -> Tensors:
     """Private state of the users, as it is after some training: moments are not zero."""
-    rows = [strategy.init_private(NUM_ITEMS, derive_rng(0, Role.INIT_PRIVATE, u)) for u in range(U)]
+    rows = [strategy.start_private(NUM_ITEMS, 0, u) for u in range(U)]
     block = {n: torch.stack([row[n] for row in rows]).to(dtype) for n in rows[0]}
     epochs_U = [[samples_of(u, round_=9)] * strategy.config.local_epochs for u in range(U)]
     return strategy.cohort_update(shared_of(strategy, dtype), block, epochs_U, rngs()).private
@@ -84,9 +92,30 @@ def train_user(strategy: RecStrategy, user: int) -> ClientResult:
     return strategy.client_update(shared, private, epochs_of(strategy)[user], rngs()[user])
 
 
-def train_cohort(strategy: RecStrategy) -> Update:
+def train_cohort(strategy: RecStrategy) -> CohortResult:
     shared, block = shared_of(strategy), block_of(strategy)
-    return strategy.cohort_update(shared, block, epochs_of(strategy), rngs()).update
+    return strategy.cohort_update(shared, block, epochs_of(strategy), rngs())
+
+
+def uploads_of(result: ClientResult | CohortResult) -> Tensors:
+    """All tensors that leave the node."""
+    rows = {f"rows of {n}": t for n, t in (result.update.row_weights or {}).items()}
+    return result.update.tensors | rows | (result.individual or {})
+
+
+def server_step(strategy: RecStrategy, shared: Tensors, state: Tensors) -> tuple[Tensors, Tensors]:
+    """The server's step after the cohort's training."""
+    result = train_cohort(strategy)
+    if not strategy.needs_individual_updates:
+        return strategy.server_update(shared, result.update, state)
+    assert result.individual is not None
+    updates = IndividualUpdates(np.arange(U), result.individual)
+    return strategy.individual_server_update(shared, updates, state)
+
+
+def history_of() -> History:
+    """Three items of each user."""
+    return History(np.arange(3 * U) % NUM_ITEMS, np.full(U, 3))
 
 
 def assert_close(got: Tensors, expected: Tensors, tolerance: float) -> None:
@@ -123,7 +152,10 @@ def test_there_are_strategies() -> None:
 def test_metadata_and_page(name: str, strategy: RecStrategy) -> None:
     assert isinstance(strategy, Strategy)
     assert strategy.title.strip()
+    assert 20 <= len(strategy.about) <= 80, "a line that says what it does"
     assert isinstance(strategy.needs_individual_updates, bool)
+    # What the server makes for a user in a round is not in the next training request.
+    assert not (strategy.personal_evaluation and strategy.folds_evaluation)
     assert isinstance(strategy.supports_partial_participation, bool)
     assert all(isinstance(exchange, str) for exchange in strategy.extra_exchanges)
     assert isinstance(strategy.config, strategy.Config)
@@ -143,7 +175,7 @@ def test_cohort_update_is_the_sum_of_client_updates(
     results = [
         strategy.client_update(shared, row_of(block, u), epochs_U[u], rngs()[u]) for u in range(U)
     ]
-    total = SumOfUpdates(shared)
+    total = SumOfUpdates(strategy.summed_template(shared))
     for result in results:
         total.add(result.update)
     expected = total.result()
@@ -153,6 +185,9 @@ def test_cohort_update_is_the_sum_of_client_updates(
     assert_close(cohort.update.row_weights or {}, expected.row_weights or {}, tolerance)
     stacked = {n: torch.stack([r.private[n] for r in results]) for n in block}
     assert_close(dict(cohort.private), stacked, tolerance)
+    uploads = [r.individual or {} for r in results]
+    expected_U = {n: torch.stack([upload[n] for upload in uploads]) for n in uploads[0]}
+    assert_close(cohort.individual or {}, expected_U, tolerance)
     names = set(results[0].metrics)
     assert set(cohort.metrics) == names
     for metric in names:
@@ -172,29 +207,43 @@ def test_inputs_are_not_modified(strategy: RecStrategy) -> None:
 
 
 def test_private_names_stay_out_of_shared_and_update(strategy: RecStrategy) -> None:
-    shared, private = (
-        shared_of(strategy),
-        strategy.init_private(NUM_ITEMS, derive_rng(0, Role.INIT_PRIVATE)),
-    )
+    shared, private = shared_of(strategy), strategy.start_private(NUM_ITEMS, 0, 0)
     assert set(strategy.private_names) <= set(private)
     result = train_user(strategy, 0)
-    uploaded = set(result.update.tensors) | set(result.update.row_weights or {})
-    assert not set(private) & (set(shared) | uploaded)
+    assert not set(private) & (set(shared) | set(uploads_of(result)))
     assert set(result.private) == set(private)
+
+
+def test_a_common_start_is_common(strategy: RecStrategy) -> None:
+    """Users start alike where that is said, and otherwise where nothing is drawn for them."""
+    first, second = (strategy.start_private(NUM_ITEMS, 0, user) for user in (0, 1))
+    if strategy.common_start:
+        assert_same(first, second)
+    else:
+        drawn = {n for n in first if first[n].any()}
+        assert all(not torch.equal(first[n], second[n]) for n in drawn)
 
 
 def test_update_has_the_names_shapes_and_dtypes_of_the_shared_parameters(
     strategy: RecStrategy,
 ) -> None:
     shared = shared_of(strategy)
-    for update in (train_user(strategy, 2).update, train_cohort(strategy)):
-        assert update.tensors.keys() == shared.keys()
-        for name, tensor in shared.items():
+    template, users = strategy.summed_template(shared), {1: train_user(strategy, 2)}
+    for count, result in [*users.items(), (U, train_cohort(strategy))]:
+        update = result.update
+        assert update.tensors.keys() == template.keys()
+        for name, tensor in template.items():
             assert update.tensors[name].shape == tensor.shape
             assert update.tensors[name].dtype == tensor.dtype
         assert update.weight > 0
         for name, weights in (update.row_weights or {}).items():
             assert weights.shape == shared[name].shape[:1]
+        assert (result.individual is not None) == strategy.needs_individual_updates
+        if result.individual is not None:
+            single = strategy.individual_template(shared)
+            leading = () if isinstance(result, ClientResult) else (count,)
+            shapes = {n: (*leading, *t.shape) for n, t in single.items()}
+            assert {n: tuple(t.shape) for n, t in result.individual.items()} == shapes
 
 
 def test_item_tables_lead_with_the_catalogue(strategy: RecStrategy) -> None:
@@ -208,50 +257,65 @@ def test_training_changes_the_private_parameters(strategy: RecStrategy) -> None:
     assert any(not torch.equal(before[n], after[n]) for n in strategy.private_names)
 
 
-def test_rows_without_a_sample_have_no_update(strategy: RecStrategy) -> None:
+def test_rows_without_a_sample_have_no_update_unless_all_have(strategy: RecStrategy) -> None:
     shared, private = shared_of(strategy), row_of(block_of(strategy), 1)
     epochs = [samples_of(1, e, num_items=9) for e in range(strategy.config.local_epochs)]
     touched = np.unique(np.concatenate([s.items_S for s in epochs]))
     untouched = np.setdiff1d(np.arange(NUM_ITEMS), touched)
-    update = strategy.client_update(shared, private, epochs, rngs()[1]).update
-    for table in strategy.model.item_tables:
-        assert not update.tensors[table][untouched].any()
-        assert update.tensors[table][touched].flatten(1).any(1).all()
-        if update.row_weights is not None:
-            assert not update.row_weights[table][untouched].any()
+    result = strategy.client_update(shared, private, epochs, rngs()[1])
+    moved = result.update.tensors
+    if result.individual is not None:
+        own = {n: t for n, t in result.individual.items() if n in strategy.model.item_tables}
+        moved = {n: t - shared[n] for n, t in own.items()}
+    if strategy.dense_updates:
+        assert any(moved[table][untouched].any() for table in moved)
+        return
+    for table in strategy.model.item_tables & set(moved):
+        assert not moved[table][untouched].any()
+        assert moved[table][touched].flatten(1).any(1).all()
+        if result.update.row_weights is not None:
+            assert not result.update.row_weights[table][untouched].any()
 
 
 def test_server_update_is_pure_and_moves_every_shared_tensor(strategy: RecStrategy) -> None:
-    shared, update = shared_of(strategy), train_cohort(strategy)
+    shared = shared_of(strategy)
     state = strategy.init_server_state(shared)
-    unchanged(
-        lambda: strategy.server_update(shared, update, state),
-        shared,
-        state,
-        update.tensors,
-        update.row_weights or {},
-    )
-    moved, new_state = strategy.server_update(shared, update, state)
-    assert new_state.keys() == state.keys()
+    unchanged(lambda: server_step(strategy, shared, state), shared, state)
+    moved, new_state = server_step(strategy, shared, state)
     assert moved.keys() == shared.keys()
     for name, tensor in shared.items():
         assert moved[name].shape == tensor.shape
         assert moved[name].isfinite().all()
-        assert not torch.equal(moved[name], tensor)
+    stay = {name for name in shared if torch.equal(moved[name], shared[name])}
+    if strategy.needs_individual_updates:
+        assert stay < set(shared)
+    else:
+        assert new_state.keys() == state.keys()
+        assert not stay
 
 
 def test_same_streams_same_bytes(strategy: RecStrategy) -> None:
     first, second = train_cohort(strategy), train_cohort(strategy)
-    assert_same(first.tensors, second.tensors)
-    assert_same(first.row_weights or {}, second.row_weights or {})
-    assert first.weight == second.weight
+    assert_same(uploads_of(first), uploads_of(second))
+    assert_same(dict(first.private), dict(second.private))
+    assert first.update.weight == second.update.weight
 
 
-def test_trained_private_state_scores_the_catalogue(strategy: RecStrategy) -> None:
-    private = strategy.private_parameters(block_of(strategy))
-    scores_UI = strategy.model.scores_all(shared_of(strategy), private)
+@pytest.mark.parametrize("trained", [True, False])
+def test_private_state_scores_the_catalogue(strategy: RecStrategy, trained: bool) -> None:
+    """Users who never trained included; candidates get the same scores as in the catalogue."""
+    shared, items_UC = shared_of(strategy), np.arange(U * 4).reshape(U, 4) % NUM_ITEMS
+    rows = [strategy.start_private(NUM_ITEMS, 0, u) for u in range(U)]
+    fresh = {n: torch.stack([row[n] for row in rows]) for n in rows[0]}
+    block = block_of(strategy) if trained else fresh
+    scores_UI = strategy.scores_all(shared, block, history_of())
     assert scores_UI.shape == (U, NUM_ITEMS)
     assert scores_UI.isfinite().all()
+    assert not scores_UI.requires_grad
+    scores_UC = strategy.score_candidates(shared, block, items_UC, history_of())
+    expected_UC = scores_UI.gather(1, torch.from_numpy(items_UC))
+    # A score is a sum of some dozens of products in float32, in another order.
+    torch.testing.assert_close(scores_UC, expected_UC, rtol=1e-5, atol=1e-6)
 
 
 def test_config_of_another_strategy_is_refused(strategy: RecStrategy) -> None:
