@@ -23,6 +23,7 @@ from models.rng import Role, derive_rng
 from models.sam import Radii
 from models.types import IntArray, Samples, Tensors
 from strategies.base import RecStrategy
+from strategies.sam_config import SAMConfig
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,8 @@ class Work:
     @property
     def radii(self) -> Radii:
         """Of the strategy, zero where it has none."""
-        config = self.strategy.config
-        return Radii(getattr(config, "rho_shared", 0.0), getattr(config, "rho_private", 0.0))
+        sam: SAMConfig | None = getattr(self.strategy.config, "sam", None)
+        return Radii() if sam is None else sam.radii
 
     def with_engine(self, **changed: object) -> Work:
         """The same work with other settings of the engine."""

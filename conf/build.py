@@ -29,7 +29,7 @@ def build(schema: type[Built], values: Any, where: str) -> Built:
         raise ConfigError(f"{where}: expected a section with keys, got {_shown(values)}")
     hints = get_type_hints(schema)
     fields = [f for f in dataclasses.fields(schema) if f.init]  # type: ignore[arg-type]
-    unknown_keys(values, [f.name for f in fields], where)
+    unknown_keys(values, [f.name for f in fields], where, _inside(hints))
     settings = {}
     for field in fields:
         if field.name in values:
@@ -61,12 +61,19 @@ def convert(hint: Any, value: Any, key: str) -> Any:
     return _scalar(hint, value, key)
 
 
-def unknown_keys(values: Iterable[str], known: Sequence[str], where: str) -> None:
-    """Raise ConfigError for the first key that is not in ``known``."""
+def unknown_keys(
+    values: Iterable[str], known: Sequence[str], where: str, inside: Mapping[str, str] | None = None
+) -> None:
+    """Raise ConfigError for the first key that is not in ``known``.
+
+    ``inside`` has keys of the sections among ``known``, with the section before them: what a
+    setting is now called that was there before the section.
+    """
+    names = {**(inside or {}), **{name: name for name in known}}
     for key in values:
         if key not in known:
-            close = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"; did you mean {_join(where, close[0])}?" if close else ""
+            close = difflib.get_close_matches(str(key), names, n=1)
+            hint = f"; did you mean {_join(where, names[close[0]])}?" if close else ""
             raise ConfigError(
                 f"unknown key {_join(where, str(key))}{hint} (allowed: {', '.join(sorted(known))})"
             )
@@ -90,6 +97,17 @@ def import_target(path: Any, package: str, key: str) -> type:
 def target_of(cls: type) -> str:
     """The ``_target_`` of a class."""
     return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _inside(hints: Mapping[str, Any]) -> dict[str, str]:
+    """Keys of sections that are dataclasses, with the section before them."""
+    sections = {name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)}
+    return {
+        field.name: f"{name}.{field.name}"
+        for name, hint in sections.items()
+        for field in dataclasses.fields(hint)
+        if field.init
+    }
 
 
 def _optional(hint: Any, value: Any, key: str) -> Any:

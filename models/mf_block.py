@@ -4,6 +4,10 @@ With p a user's vector and e_i the derivative of the loss by the score of item i
 of row i is e_i · p. Its norm over all rows is ‖e‖·‖p‖, so the shared perturbation moves the
 score of item i by ρ·‖p‖²·e_i / (‖e‖·‖p‖): the perturbed pass needs the scores only and
 touches no item row.
+
+An adaptive perturbation weighs the entries of item i's row q_i by T_i = |q_i| + η. With
+a_i = Σ_d T_id²·p_d² the norm is ‖T g‖ = √(Σ_i e_i²·a_i), and the score of item i moves by
+ρ·e_i·a_i / ‖T g‖; a_i is a score itself, of squared vectors (``Layout.squared_scores``).
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from torch.nn import functional
 
 from models.mf_layouts import Layout, layout_of
 from models.reduce_samples import FlatSamples, flatten_samples
-from models.sam import NORM_EPS, Radii
+from models.sam import ADAPTIVE_ETA, NORM_EPS, Radii
 from models.tables import sum_tables
 from models.types import Samples
 
@@ -94,14 +98,20 @@ def _sam(
     scores_S = layout.scores(users_UD)
     losses_U3 = users_UD.new_full((len(users_UD), 3), torch.nan)
     losses_U3[:, 0] = labels.losses(scores_S)
-    spread = shared_spread = layout.spread(labels.errors(scores_S))
+    errors_S = labels.errors(scores_S)
+    spread = shared_spread = layout.spread(errors_S)
     private_UD = layout.user_gradient(spread)
     if radii.shared > 0:
-        moved_S = scores_S + _item_moves(layout, labels, spread, users_UD, radii.shared)
+        if radii.adaptive:
+            moves_S = _adaptive_moves(layout, labels, errors_S, users_UD, radii.shared)
+        else:
+            moves_S = _item_moves(layout, labels, spread, users_UD, radii.shared)
+        moved_S = scores_S + moves_S
         losses_U3[:, 1] = labels.losses(moved_S)
         shared_spread = layout.spread(labels.errors(moved_S))
     if radii.private > 0:
-        moved_S = layout.scores(_perturb_users(users_UD, private_UD, radii.private))
+        moved_UD = _perturb_users(users_UD, private_UD, radii.private, radii.adaptive)
+        moved_S = layout.scores(moved_UD)
         losses_U3[:, 2] = labels.losses(moved_S)
         private_UD = layout.user_gradient(layout.spread(labels.errors(moved_S)))
     return layout.item_gradient(shared_spread, users_UD), private_UD, losses_U3
@@ -117,7 +127,23 @@ def _item_moves(
     return scale_U1[:, 0].index_select(0, labels.users_S) * errors_S
 
 
-def _perturb_users(users_UD: Tensor, gradients_UD: Tensor, radius: float) -> Tensor:
+def _adaptive_moves(
+    layout: Layout, labels: Labelled, errors_S: Tensor, users_UD: Tensor, radius: float
+) -> Tensor:
+    """The same for adaptive perturbations: ρ·e·a / √(Σ e²·a) over a user's distinct items."""
+    # √a is the same for all samples of a pair, so √a·e may be summed by pair like e itself.
+    roots_S = layout.squared_scores(users_UD, ADAPTIVE_ETA).sqrt_()
+    norms_U1, weighted_S = layout.by_pair(layout.spread(errors_S * roots_S))
+    scale_U1 = radius / (norms_U1 + NORM_EPS)
+    return scale_U1[:, 0].index_select(0, labels.users_S) * weighted_S * roots_S
+
+
+def _perturb_users(users_UD: Tensor, gradients_UD: Tensor, radius: float, adaptive: bool) -> Tensor:
     """Move each user's vector along its own gradient by ``radius``."""
-    norms_U1: Tensor = torch.linalg.vector_norm(gradients_UD, dim=1, keepdim=True)
+    if adaptive:
+        sizes_UD = users_UD.abs() + ADAPTIVE_ETA
+        moves_UD = sizes_UD * gradients_UD
+        norms_U1: Tensor = torch.linalg.vector_norm(moves_UD, dim=1, keepdim=True)
+        return users_UD + radius / (norms_U1 + NORM_EPS) * sizes_UD * moves_UD
+    norms_U1 = torch.linalg.vector_norm(gradients_UD, dim=1, keepdim=True)
     return users_UD + radius / (norms_U1 + NORM_EPS) * gradients_UD

@@ -30,6 +30,10 @@ class Layout(Protocol):
         """Scores of the samples (S,)."""
         ...
 
+    def squared_scores(self, users_UD: Tensor, eta: float) -> Tensor:
+        """Scores of the samples (S,) by (|q| + η)² and p² in place of q and p."""
+        ...
+
     def spread(self, errors_S: Tensor) -> Tensor:
         """Lay out the samples' derivatives of the loss, as the methods below take them."""
         ...
@@ -74,6 +78,11 @@ class DenseCells:
         """All scores of the block, of which the samples' are taken."""
         return (users_UD @ self.items_ID.T).reshape(-1).index_select(0, self.cells_S)
 
+    def squared_scores(self, users_UD: Tensor, eta: float) -> Tensor:
+        """As in ``Layout``."""
+        squares_ID = self.items_ID.abs().add_(eta).square_()
+        return (users_UD.square() @ squares_ID.T).reshape(-1).index_select(0, self.cells_S)
+
     def spread(self, errors_S: Tensor) -> Tensor:
         """Samples of one item add up in its cell (U, I)."""
         cells = errors_S.new_zeros(self.num_users * len(self.items_ID))
@@ -115,6 +124,11 @@ class SparseRows:
     def scores(self, users_UD: Tensor) -> Tensor:
         """A dot product a sample."""
         return row_dots(self.items_ID, self.rows_S, users_UD, self.users_S)
+
+    def squared_scores(self, users_UD: Tensor, eta: float) -> Tensor:
+        """As in ``Layout``; the catalogue may be far larger than the samples."""
+        squares_SD = self.items_ID.index_select(0, self.rows_S).abs_().add_(eta).square_()
+        return squares_SD.mul_(users_UD.square().index_select(0, self.users_S)).sum(1)
 
     def spread(self, errors_S: Tensor) -> Tensor:
         """As they are."""

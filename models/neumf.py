@@ -137,7 +137,12 @@ class NeuMF(ScoringModel):
         loss_slice: int,
         radii: Radii,
     ) -> BlockGradients:
-        """SAM gradients of a ragged block of users, exact and without autograd."""
+        """SAM gradients of a ragged block of users, exact and without autograd.
+
+        Adaptive perturbations go user by user: they have no rank-one parts to leave unwritten.
+        """
+        if radii.any_adaptive:
+            return super().block_gradients(shared, private_block, samples_U, loss_slice, radii)
         return neumf_block.block_gradients(
             shared, private_block, samples_U, loss_slice, radii, self.widths
         )

@@ -9,6 +9,10 @@ private block u of one user and its loss L:
 
 Each norm runs over all tensors of its block together. A radius of zero, or a zero
 gradient, means no perturbation, and the plain gradient is returned as it is.
+
+Adaptive radii (ASAM, Kwon et al., arXiv 2102.11600, equation 5) measure the perturbation
+relative to the parameters: with T = |w| + η for every entry w of a block, the block moves by
+ρ · T² g/‖T g‖, so that scaling a layer up and the next one down changes nothing.
 """
 
 from __future__ import annotations
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
     from models.base import ScoringModel
 
 NORM_EPS = 1e-12
+ADAPTIVE_ETA = 0.01
+"""η of T = |w| + η, the value of the paper's experiments: entries near zero can still move."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,13 @@ class Radii:
 
     shared: float = 0.0
     private: float = 0.0
+    adaptive: bool = False
+    """ASAM: the radii are relative to the size of each parameter."""
+
+    @property
+    def any_adaptive(self) -> bool:
+        """Whether there is a perturbation and it is an adaptive one."""
+        return self.adaptive and (self.shared > 0 or self.private > 0)
 
 
 @dataclass(frozen=True)
@@ -61,8 +74,16 @@ def global_norm(tensors: Tensors) -> Tensor:
     return torch.sqrt(sum(others, first))
 
 
-def perturb(point: Tensors, gradient: Tensors, radius: float) -> Tensors:
-    """Return ``point + radius · gradient / (‖gradient‖ + 1e-12)``."""
+def perturb(point: Tensors, gradient: Tensors, radius: float, adaptive: bool = False) -> Tensors:
+    """Return ``point + radius · gradient / (‖gradient‖ + 1e-12)``.
+
+    Adaptive: ``point + radius · T² gradient / (‖T gradient‖ + 1e-12)``, ``T = |point| + η``.
+    """
+    if adaptive:
+        sizes = {name: point[name].abs() + ADAPTIVE_ETA for name in point}
+        relative = {name: sizes[name] * gradient[name] for name in point}
+        scale = radius / (global_norm(relative) + NORM_EPS)
+        return {name: point[name] + scale * sizes[name] * relative[name] for name in point}
     scale = radius / (global_norm(gradient) + NORM_EPS)
     return {name: point[name] + scale * gradient[name] for name in point}
 
@@ -110,10 +131,10 @@ def sam_gradients(
     losses[0] = loss
     g_shared, g_private = h_shared, h_private
     if radii.shared > 0:
-        moved = perturb(shared, g_shared, radii.shared)
+        moved = perturb(shared, g_shared, radii.shared, radii.adaptive)
         losses[1], h_shared, _ = _gradients(model, moved, private, samples, loss_slice, ("shared",))
     if radii.private > 0:
-        moved = perturb(private, g_private, radii.private)
+        moved = perturb(private, g_private, radii.private, radii.adaptive)
         losses[2], _, h_private = _gradients(
             model, shared, moved, samples, loss_slice, ("private",)
         )

@@ -9,13 +9,16 @@ afresh and the loss of ``models.losses``, with shared block θ and private block
 4. u ← Adam(u, h_u), its moments kept by the user
 5. upload h_θ; the server makes an Adam step along the mean over the cohort
 
-With both radii zero this is FedNCF, by the same code.
+With both radii zero this is FedNCF, by the same code. Adaptive radii (``sam.adaptive``) weigh
+steps 2 and 3 by the size of each parameter (``models.sam``). Blocks of users are computed by the
+model's own exact kernel where it has one (``mf``, ``neumf``; ``neumf`` without adaptive radii),
+else user by user by automatic differentiation: the same numbers, slower.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -25,6 +28,7 @@ from models import optim
 from models.sam import Radii, sam_gradients
 from models.types import ClientResult, CohortResult, Samples, SumOfUpdates, Tensors, Update
 from strategies.base import RecStrategy, StrategyConfig
+from strategies.sam_config import SAMConfig
 
 
 @dataclass(frozen=True)
@@ -51,16 +55,8 @@ class PrivateAdamConfig(StrategyConfig):
 class FedRecGELConfig(PrivateAdamConfig):
     """Settings of FedRecGEL; the defaults are the paper's for FilmTrust."""
 
-    rho_shared: float = 0.02
-    """Perturbation radius of the shared block; 0 switches it off."""
-    rho_private: float = 0.02
-    """Perturbation radius of the private block; 0 switches it off."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("rho_shared", "rho_private"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+    sam: SAMConfig = field(default_factory=SAMConfig)
+    """Perturbations: ``rho_shared``, ``rho_private`` and whether they are ``adaptive``."""
 
 
 class FedRecGEL(RecStrategy):
@@ -68,11 +64,13 @@ class FedRecGEL(RecStrategy):
 
     Config: ClassVar[type[StrategyConfig]] = FedRecGELConfig
     title: ClassVar[str] = "FedRecGEL (arXiv 2603.11503)"
+    about: ClassVar[str] = "Sharpness-aware gradients up, a sharpness-aware private Adam step"
 
     @property
     def radii(self) -> Radii:
         """Perturbation radii of both blocks."""
-        return Radii(self.config.rho_shared, self.config.rho_private)
+        sam: SAMConfig = self.config.sam
+        return sam.radii
 
     def init_private(self, num_items: int, rng: np.random.Generator) -> Tensors:
         """The model's private parameters and their Adam moments."""

@@ -33,7 +33,7 @@ def test_the_papers_settings(experiment: str) -> None:
     assert (config.evaluation.every, config.evaluation.cutoffs) == (1, (5, 10, 15, 20))
     assert config.strategy_name == "fedrecgel"
     assert (config.strategy.server_lr, config.strategy.private_lr) == (0.001, 0.1)
-    assert (config.strategy.rho_shared, config.strategy.rho_private) == (shared, private)
+    assert (config.strategy.sam.rho_shared, config.strategy.sam.rho_private) == (shared, private)
     assert (config.strategy.local_epochs, config.strategy.num_negatives) == (1, 4)
     assert (config.model.factors, config.model.mlp_layers) == (32, 3)
     assert from_json(to_json(config)) == config
@@ -59,10 +59,10 @@ def test_the_baseline_differs_in_the_radii_alone() -> None:
 
 
 def test_the_command_line_has_the_last_word() -> None:
-    overrides = ["strategy.rho_shared=0.5", "federation.rounds=3", "protocol.select=last"]
+    overrides = ["strategy.sam.rho_shared=0.5", "federation.rounds=3", "protocol.select=last"]
     config = compose(["experiment=paper_filmtrust", PATH, *overrides])
-    assert config.strategy.rho_shared == 0.5
-    assert config.strategy.rho_private == 0.02
+    assert config.strategy.sam.rho_shared == 0.5
+    assert config.strategy.sam.rho_private == 0.02
     assert config.federation.rounds == 3
     assert config.protocol.select == "last"
     other = compose(["experiment=paper_filmtrust", PATH, "dataset=file"])

@@ -15,6 +15,7 @@ from models.pairs import distinct_pairs, groups
 from models.sam import BlockGradients, Radii, loop_gradients
 from models.types import Samples, Tensors
 from strategies.fedrecgel import FedRecGEL, FedRecGELConfig
+from strategies.sam_config import SAMConfig
 
 NUM_ITEMS = 50
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -211,7 +212,7 @@ def test_groups_keep_users_whole() -> None:
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_cohort_update_is_the_sum_of_client_updates(dtype: torch.dtype, local_epochs: int) -> None:
     """Two rounds: the second starts with different step counters and moments."""
-    config = FedRecGELConfig(rho_shared=0.3, rho_private=0.2, local_epochs=local_epochs)
+    config = FedRecGELConfig(sam=SAMConfig(0.3, 0.2), local_epochs=local_epochs)
     strategy = FedRecGEL(config, NeuMF(4))
     shared, private, _ = _block(NeuMF(4), dtype, positives=(4, 9, 30))
     rows = [strategy.init_private(NUM_ITEMS, np.random.default_rng(u)) for u in range(3)]

@@ -15,6 +15,7 @@ from models import optim
 from models.neumf import NeuMF
 from models.types import Samples, Tensors, Update
 from strategies.fedrecgel import FedRecGEL, FedRecGELConfig
+from strategies.sam_config import SAMConfig
 
 Arrays = dict[str, npt.NDArray[Any]]
 Result = tuple[Update, Tensors, dict[str, float]]
@@ -52,7 +53,7 @@ def _cohort(strategy: FedRecGEL, shared: Tensors, private: Tensors, samples: Sam
 def _strategy(case: Arrays) -> FedRecGEL:
     rho, on = case["rho"], case["sam_on"]
     radii = [float(radius) if switched else 0.0 for radius, switched in zip(rho, on, strict=True)]
-    config = FedRecGELConfig(rho_shared=radii[0], rho_private=radii[1])
+    config = FedRecGELConfig(sam=SAMConfig(radii[0], radii[1]))
     return FedRecGEL(config, NeuMF(case["r0_shared_before/item_gmf"].shape[1]))
 
 

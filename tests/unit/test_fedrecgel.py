@@ -16,6 +16,7 @@ from models.neumf import NeuMF
 from models.types import ClientResult, CohortResult, Samples, Tensors, Update
 from strategies.fedncf import FedNCF
 from strategies.fedrecgel import FedRecGEL, PrivateAdamConfig
+from strategies.sam_config import SAMConfig
 
 NUM_ITEMS, FACTORS = 60, 4
 RNG = np.random.default_rng(0)
@@ -141,7 +142,9 @@ class Reference:
 def test_rounds_equal_an_independent_implementation(engine: str, local_epochs: int) -> None:
     settings = {"rho_shared": 0.3, "rho_private": 0.2, "loss_slice": 32, "server_lr": 0.05}
     settings |= {"private_lr": 0.1, "local_lr": 0.02}
-    strategy = _strategy(**settings, local_epochs=local_epochs)
+    sam = SAMConfig(settings["rho_shared"], settings["rho_private"])
+    others = {n: value for n, value in settings.items() if not n.startswith("rho")}
+    strategy = _strategy(**others, sam=sam, local_epochs=local_epochs)
     shared, private = _start(strategy, 1, torch.float64)
     reference, state = Reference(shared, private, settings), strategy.init_server_state(shared)
     rng = np.random.default_rng(2)
@@ -173,7 +176,7 @@ def _bytes(tensors: Tensors) -> dict[str, bytes]:
 @pytest.mark.parametrize("local_epochs", [1, 2])
 @pytest.mark.parametrize("engine", ["client", "cohort"])
 def test_no_radii_is_fedncf_bit_for_bit(engine: str, local_epochs: int) -> None:
-    gel = _strategy(rho_shared=0.0, rho_private=0.0, local_epochs=local_epochs)
+    gel = _strategy(sam=SAMConfig(0.0, 0.0), local_epochs=local_epochs)
     ncf = FedNCF(FedNCF.Config(local_epochs=local_epochs), NeuMF(FACTORS))
     shared, private = _start(gel, 3, torch.float32)
     epochs = [_samples(np.random.default_rng(s), 40) for s in range(local_epochs)]
@@ -198,7 +201,7 @@ def test_each_radius_changes_only_its_block() -> None:
     shared, private = _start(_strategy(), 4, torch.float32)
     epochs = [_samples(np.random.default_rng(5), 30)]
     plain, only_shared, only_private = (
-        _strategy(rho_shared=s, rho_private=p).client_update(shared, private, epochs, RNG)
+        _strategy(sam=SAMConfig(s, p)).client_update(shared, private, epochs, RNG)
         for s, p in ((0, 0), (0.5, 0), (0, 0.5))
     )
     assert _bytes(only_shared.private) == _bytes(plain.private)
@@ -270,8 +273,6 @@ def test_server_divides_by_the_number_of_users() -> None:
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
-        ("rho_shared", -0.1),
-        ("rho_private", -1.0),
         ("private_lr", 0.0),
         ("local_lr", 0.0),
         ("loss_slice", 0),
@@ -285,7 +286,7 @@ def test_settings_out_of_range_are_refused(setting: str, value: Any) -> None:
 
 
 def test_fedncf_has_no_radii() -> None:
-    with pytest.raises(TypeError, match="rho_shared"):
-        PrivateAdamConfig(rho_shared=0.1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="sam"):
+        PrivateAdamConfig(sam=SAMConfig())  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="FedRecGELConfig"):
         FedRecGEL(PrivateAdamConfig(), NeuMF(FACTORS))

@@ -84,10 +84,17 @@ def test_unknown_keys_are_named_with_the_closest() -> None:
     text = message(federation__fracton=0.1)
     assert text.startswith("unknown key federation.fracton; did you mean federation.fraction?")
     assert "num_nodes" in text
-    assert message(strategy__rho_share=0.1).startswith(
-        "unknown key strategy.rho_share; did you mean strategy.rho_shared?"
+    assert message(strategy__sam__rho_share=0.1).startswith(
+        "unknown key strategy.sam.rho_share; did you mean strategy.sam.rho_shared?"
     )
     assert message(fedration={}).startswith("unknown key fedration; did you mean federation?")
+
+
+@pytest.mark.parametrize("key", ["rho_shared", "rho_private", "adaptive", "rho_share"])
+def test_a_setting_that_is_in_a_section_is_named_with_it(key: str) -> None:
+    text = message(**{f"strategy__{key}": 0.1})
+    full = key + "d" * (key == "rho_share")
+    assert text.startswith(f"unknown key strategy.{key}; did you mean strategy.sam.{full}?")
 
 
 def test_missing_keys_and_choices() -> None:
