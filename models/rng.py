@@ -36,6 +36,7 @@ class Role(IntEnum):
     EVALUATION = 9
     COLD_START = 10
     SERVER = 11
+    REFERENCE = 12
 
 
 def derive_rng(seed: int, role: Role, *indices: int) -> np.random.Generator:
