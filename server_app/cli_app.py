@@ -18,6 +18,7 @@ from server_app import (
     cli_recommend,
     cli_run,
     cli_runs,
+    cli_strategies,
     cli_supernode,
 )
 from server_app.cli import INTERRUPTED
@@ -41,7 +42,7 @@ app.command()(cli_node.forget)
 app.command()(cli_node.export)
 app.command("import")(cli_node.import_store)
 app.command()(cli_node.doctor)
-app.command()(cli_runs.strategies)
+app.command()(cli_strategies.strategies)
 app.command()(cli_runs.stop)
 app.command()(cli_prepare.prepare)
 app.command()(cli_certificates.certificates)

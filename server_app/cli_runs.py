@@ -1,4 +1,4 @@
-"""``fedrecgel runs``, ``strategies`` and ``stop``."""
+"""``fedrecgel runs`` and ``stop``."""
 
 from __future__ import annotations
 
@@ -46,23 +46,6 @@ def runs(
         _list(runs_root(output))
     else:
         _show(run_folder(name, output))
-
-
-def strategies(
-    names: Annotated[bool, typer.Option("--names", help="Names alone, one a line.")] = False,
-) -> None:
-    """List the strategies that ``strategy=`` accepts."""
-    from conf.compose import compose, options
-
-    if names:
-        for name in options("strategy"):
-            typer.echo(name)
-        return
-    table = Table("strategy", "title", "model")
-    for name in options("strategy"):
-        config = compose([f"strategy={name}"])
-        table.add_row(name, config.strategy_class.title, config.model_name)
-    CONSOLE.print(table)
 
 
 def stop() -> None:

@@ -39,6 +39,10 @@ class ServerHalf:
         """
         return {}
 
+    def personal_template(self, shared: Tensors) -> Tensors:
+        """Names and shapes of one user's tensors of :meth:`downlinks` at their largest."""
+        return {}
+
     def evaluation_personal(self, users: IntArray) -> dict[int, Tensors]:
         """The same for ranking these users; only where ``personal_evaluation``."""
         return {}
