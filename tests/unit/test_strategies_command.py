@@ -13,7 +13,7 @@ from server_app.cost import describe
 
 
 def test_sizes_of_matrix_factorisation_by_hand() -> None:
-    """10 items of 4 floats of 4 bytes are 160; a vector with two moments and a step is 13 floats."""
+    """10 items of 4 floats are 160 bytes; a vector, two moments and a step are 13 floats."""
     found = describe(compose(["strategy=fedmf", "model.factors=4"]), 10)
     assert found.shared == {"item_emb": (10, 4)}
     assert (found.down_node, found.up_node) == (160, 160)
