@@ -16,6 +16,7 @@ from server_app import (
     cli_node,
     cli_prepare,
     cli_recommend,
+    cli_reference,
     cli_run,
     cli_runs,
     cli_strategies,
@@ -37,6 +38,7 @@ app = typer.Typer(
 app.command(epilog=cli_run.EXAMPLES)(cli_run.run)
 app.command()(cli_runs.runs)
 app.command()(cli_recommend.recommend)
+app.command(epilog=cli_reference.EXAMPLES)(cli_reference.reference)
 app.command("export-items")(cli_export.export_items)
 app.command()(cli_node.forget)
 app.command()(cli_node.export)

@@ -1,0 +1,141 @@
+"""Implicit-feedback matrix factorisation by alternating least squares.
+
+Hu, Koren & Volinsky, ICDM 2008. Both implementations minimise the same loss from the same
+initial vectors by exact solves in float64, so they differ by rounding only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import product
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from models.rng import Role, derive_rng
+from server_app.references.base import Reference, Scorer, binary
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+INIT_WIDTH = 0.01
+"""Initial vectors are uniform in [0, 0.01), as in the library."""
+
+Doubles = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class IALSConfig:
+    """Settings of :class:`IALS`."""
+
+    factors: int = 64
+    """D, at least 1."""
+    l2: float = 0.01
+    """λ, above 0: of every user's and item's vector, whatever its number of interactions."""
+    alpha: float = 1.0
+    """Weight of a positive; every other pair weighs 1. At least 1."""
+    iterations: int = 15
+    """Times that users and then items are solved for, at least 1."""
+    implementation: Literal["implicit", "own"] = "implicit"
+
+    def __post_init__(self) -> None:
+        for key, least in (("factors", 1), ("alpha", 1), ("iterations", 1)):
+            if getattr(self, key) < least:
+                raise ValueError(f"{key} must be at least {least}, got {getattr(self, key)}")
+        if self.l2 <= 0:
+            raise ValueError(f"l2 must be above 0, got {self.l2}")
+
+
+class IALS(Reference[IALSConfig]):
+    """Minimises Σ w_ui (y_ui − p_u·q_i)² + λ (Σ‖p_u‖² + Σ‖q_i‖²) over all pairs.
+
+    y is 1 and w is alpha for a training pair; else 0 and 1.
+    """
+
+    name = "ials"
+    title = "iALS (Hu et al., ICDM 2008)"
+    Config = IALSConfig
+    grid = tuple(
+        IALSConfig(factors, l2, alpha)
+        for factors, l2, alpha in product((16, 32, 64), (0.01, 10.0), (1.0, 4.0, 16.0))
+    )
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The library only where it is asked for."""
+        return ("scipy", "implicit") if self.config.implementation == "implicit" else ("scipy",)
+
+    @property
+    def implementation(self) -> str:
+        """The library with its version, or ours."""
+        library = self.config.implementation == "implicit"
+        return f"implicit {version('implicit')}" if library else "own (numpy)"
+
+    def fit(self, train_UI: csr_array, seed: int) -> Scorer:
+        """User and item vectors; scores are their products."""
+        once_UI = binary(train_UI)
+        start = initial_vectors(once_UI.shape, self.config.factors, seed)
+        solve = {"implicit": _by_library, "own": alternate}[self.config.implementation]
+        users_UD, items_ID = (
+            torch.from_numpy(rows) for rows in solve(once_UI, *start, self.config)
+        )
+        return lambda users_U: users_UD[torch.from_numpy(users_U)] @ items_ID.T
+
+
+def initial_vectors(shape: tuple[int, int], factors: int, seed: int) -> tuple[Doubles, Doubles]:
+    """User (U, D) and item (I, D) vectors before the first solve."""
+    rng = derive_rng(seed, Role.REFERENCE)
+    users, items = (rng.uniform(0.0, INIT_WIDTH, (rows, factors)) for rows in shape)
+    return users, items
+
+
+def alternate(
+    once_UI: csr_array, users_UD: Doubles, items_ID: Doubles, config: IALSConfig
+) -> tuple[Doubles, Doubles]:
+    """Solve for all users, then for all items, ``iterations`` times."""
+    once_IU = once_UI.T.tocsr()
+    for _ in range(config.iterations):
+        users_UD = solved(once_UI, items_ID, config)
+        items_ID = solved(once_IU, users_UD, config)
+    return users_UD, items_ID
+
+
+def solved(once_UI: csr_array, items_ID: Doubles, config: IALSConfig) -> Doubles:
+    """The best user vectors (U, D) for given item vectors: one D × D system a user.
+
+    (QᵀQ + (α − 1) Q_uᵀQ_u + λI) p_u = α Q_uᵀ1, with Q_u the vectors of the user's items.
+    """
+    base_DD = items_ID.T @ items_ID + config.l2 * np.eye(config.factors)
+    users_UD = np.zeros((once_UI.shape[0], config.factors))
+    for user, (start, stop) in enumerate(
+        zip(once_UI.indptr[:-1].tolist(), once_UI.indptr[1:].tolist(), strict=True)
+    ):
+        own_RD = items_ID[once_UI.indices[start:stop]]
+        system_DD = base_DD + (config.alpha - 1) * own_RD.T @ own_RD
+        users_UD[user] = np.linalg.solve(system_DD, config.alpha * own_RD.sum(0))
+    return users_UD
+
+
+def _by_library(
+    once_UI: csr_array, users_UD: Doubles, items_ID: Doubles, config: IALSConfig
+) -> tuple[Doubles, Doubles]:
+    """The same by the library, from the same vectors; one BLAS thread, as the library asks for."""
+    from implicit.cpu.als import AlternatingLeastSquares
+    from scipy.sparse import csr_matrix
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1, "blas"):
+        model = AlternatingLeastSquares(
+            factors=config.factors,
+            regularization=config.l2,
+            alpha=config.alpha,
+            iterations=config.iterations,
+            dtype=np.float64,
+            use_cg=False,
+        )
+        model.user_factors, model.item_factors = users_UD.copy(), items_ID.copy()
+        model.fit(csr_matrix(once_UI), show_progress=False)
+    return model.user_factors, model.item_factors
