@@ -1,7 +1,8 @@
 """Local mini-batch SGD of a block of users: its contract, and the way that suits any model.
 
 Each user starts from the shared parameters and its own private ones and makes a step a
-mini-batch on both; a mini-batch's loss is the mean BCE of its samples.
+mini-batch on both; a mini-batch's loss is the mean BCE of its samples, plus, for a positive
+``SGDRates.proximal`` μ, FedProx's term μ/2 · ‖w - w_t‖² of the copy w of the shared w_t.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ class SGDRates:
 
     shared: float
     private: float
+    proximal: float = 0.0
+    """Weight μ of μ/2 · ‖w - w_t‖², w_t the shared parameters as received; 0 leaves it out."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,15 @@ class LocallyTrained:
     """Sum over users of the mean loss of a user's mini-batches."""
 
 
+def with_proximal(
+    gradients: Tensors, local: Tensors, received: Tensors, proximal: float
+) -> Tensors:
+    """Gradients of the loss plus μ/2 · ‖w - w_t‖²: each has μ · (w - w_t) added to it."""
+    if proximal == 0:
+        return gradients
+    return {n: g + proximal * (local[n] - received[n]) for n, g in gradients.items()}
+
+
 def rowwise_sgd(
     model: ScoringModel,
     shared: Tensors,
@@ -55,7 +67,8 @@ def rowwise_sgd(
     """Train user by user, each on the rows of the item tables that it has samples of.
 
     A row without a sample has no gradient and SGD leaves it where it is, so the movement
-    of the user's own rows is all there is to add.
+    of the user's own rows is all there is to add. That holds with a proximal term as well: it
+    is zero for a row that has not moved.
     """
     moved = {n: torch.zeros_like(t) for n, t in shared.items()}
     private_out, loss = {n: t.clone() for n, t in private_block.items()}, 0.0
@@ -82,7 +95,9 @@ def _train_user(
     for batch in batches:
         own = [Samples(np.searchsorted(rows_R, batch.items_S), batch.labels_S)]
         block = model.block_gradients(local, private, own, len(batch), Radii())
-        gradients = {n: t.to_dense() for n, t in block.shared.items()}
+        gradients = with_proximal(
+            {n: t.to_dense() for n, t in block.shared.items()}, local, start, rates.proximal
+        )
         local = optim.step("sgd", local, gradients, {}, rates.shared)[0]
         private = optim.step("sgd", private, block.private, {}, rates.private)[0]
         loss += float(block.losses[0, 0]) / len(batches)

@@ -2,7 +2,8 @@
 
 Step k takes the k-th mini-batch of every user that has one. Each user trains its own copy of
 the item rows it has samples of: one flat table over the block's distinct (user, item) pairs.
-Users share no entry of it, so a step of all of them is a step of each.
+Users share no entry of it, so a step of all of them is a step of each. A proximal term pulls
+all rows of a user that has a mini-batch in the step, whether or not they are in it.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class _Batches:
 class _Step:
     """One mini-batch (N samples in all) of each of V users."""
 
+    number: int
     labels: Labelled
     users_V: Tensor
     """Position of each user in the block; ``labels`` counts the step's users only."""
@@ -47,6 +49,34 @@ class _Step:
     """Position of each user's first sample."""
     pairs_N: Tensor
     """Each sample's row in the table of pairs."""
+
+
+@dataclass(frozen=True)
+class _Pull:
+    """The proximal term's steps: w <- w - ημ (w - w_t)."""
+
+    factor: float
+    """ημ, learning rate times weight of the term."""
+    received_PD: Tensor
+    """Each pair's row as it was received."""
+    bounds: list[int]
+    """Where each user's pairs start; the last entry is their number."""
+
+    @classmethod
+    def of(
+        cls, rates: SGDRates, num_users: int, owners_P: IntArray, rows_PD: Tensor
+    ) -> _Pull | None:
+        """None where there is no term; then no row is copied either."""
+        if rates.proximal == 0:
+            return None
+        bounds = np.searchsorted(owners_P, np.arange(num_users + 1)).tolist()
+        return cls(rates.shared * rates.proximal, rows_PD.clone(), bounds)
+
+    def back(self, rows_PD: Tensor, step: _Step) -> None:
+        """Pull the rows of the users that are in a step, in place; the first has none to pull."""
+        for user in step.users_V.tolist() if step.number > 0 else []:
+            own = slice(self.bounds[user], self.bounds[user + 1])
+            rows_PD[own].lerp_(self.received_PD[own], self.factor)
 
 
 def lockstep_sgd(
@@ -66,8 +96,9 @@ def lockstep_sgd(
         for index in (keys_P // num_items, keys_P % num_items, pair_S)
     )
     rows_PD, users_UD = items_ID.index_select(0, items_P), users_UD.clone()
+    pull = _Pull.of(rates, len(batches_U), keys_P // num_items, rows_PD)
     losses_B = torch.cat(
-        [_train(step, rows_PD, users_UD, rates) for step in _steps(batches, pairs_S, rows_PD)]
+        [_train(step, rows_PD, users_UD, rates, pull) for step in _steps(batches, pairs_S, rows_PD)]
     )
     weights_P = torch.tensor(weights_U, device=device).to(items_ID.dtype)[owners_P]
     _subtract_rows(rows_PD, items_ID, items_P)
@@ -92,7 +123,7 @@ def _steps(batches: _Batches, pairs_S: Tensor, like: Tensor) -> Iterator[_Step]:
     """The steps in turn, with tensors of the dtype and on the device of ``like``."""
     flat = batches.flat
     bounds = np.concatenate([[0], flat.lengths_U.cumsum()])
-    for first, last in zip([0, *batches.ends], batches.ends, strict=False):
+    for number, (first, last) in enumerate(zip([0, *batches.ends], batches.ends, strict=False)):
         part = slice(bounds[first], bounds[last])
         own = FlatSamples(
             flat.lengths_U[first:last],
@@ -105,10 +136,12 @@ def _steps(batches: _Batches, pairs_S: Tensor, like: Tensor) -> Iterator[_Step]:
             torch.from_numpy(index).to(like.device)
             for index in (batches.owners_B[first:last], bounds[first:last] - bounds[first])
         )
-        yield _Step(labelled(own, like), users_V, starts_V, pairs_S[part])
+        yield _Step(number, labelled(own, like), users_V, starts_V, pairs_S[part])
 
 
-def _train(step: _Step, rows_PD: Tensor, users_UD: Tensor, rates: SGDRates) -> Tensor:
+def _train(
+    step: _Step, rows_PD: Tensor, users_UD: Tensor, rates: SGDRates, pull: _Pull | None
+) -> Tensor:
     """One SGD step of each user, in place; returns the loss of each mini-batch (V,)."""
     labels, pairs_N = step.labels, step.pairs_N
     users_ND = users_UD.index_select(0, step.users_V).index_select(0, labels.users_S)
@@ -117,6 +150,8 @@ def _train(step: _Step, rows_PD: Tensor, users_UD: Tensor, rates: SGDRates) -> T
     gradients_VD = functional.embedding_bag(
         pairs_N, rows_PD, step.starts_V, mode="sum", per_sample_weights=errors_N
     )
+    if pull is not None:  # before the gradient's step: both are taken at the same point
+        pull.back(rows_PD, step)
     # Rates go into the errors: torch adds rows five times faster without a factor of its own.
     rows_PD.index_add_(0, pairs_N, users_ND.mul_((-rates.shared * errors_N)[:, None]))
     users_UD.index_add_(0, step.users_V, gradients_VD, alpha=-rates.private)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from models import optim
-from models.local_sgd import SGDRates
+from models.local_sgd import SGDRates, with_proximal
 from models.reduce_samples import distinct
 from models.sam import Radii, sam_gradients
 from models.types import ClientResult, CohortResult, Samples, Tensors, Update
@@ -64,19 +64,26 @@ class FedAvg(RecStrategy):
 
     Config: ClassVar[type[StrategyConfig]] = FedAvgConfig
     title: ClassVar[str] = "FedAvg (arXiv 1602.05629)"
+    about: ClassVar[str] = "Local SGD on a copy, mean of the movements weighted by samples"
     update_kind: ClassVar[Literal["gradient", "delta"]] = "delta"
     config: FedAvgConfig
+
+    @property
+    def rates(self) -> SGDRates:
+        """What the local steps are made with."""
+        return SGDRates(self.config.shared_lr, self.config.private_lr)
 
     # ---- client half ---------------------------------------------------------------------
     def client_update(
         self, shared: Tensors, private: Tensors, epochs: Sequence[Samples], rng: np.random.Generator
     ) -> ClientResult:
         """Local SGD on a copy of all shared parameters: the readable reference."""
-        local, loss, batches = shared, 0.0, self._batches(epochs)
+        local, loss, batches, rates = shared, 0.0, self._batches(epochs), self.rates
         for batch in batches:
             user = sam_gradients(self.model, local, private, batch, len(batch), PLAIN)
-            local = optim.step("sgd", local, user.shared, {}, self.config.shared_lr)[0]
-            private = optim.step("sgd", private, user.private, {}, self.config.private_lr)[0]
+            gradient = with_proximal(user.shared, local, shared, rates.proximal)
+            local = optim.step("sgd", local, gradient, {}, rates.shared)[0]
+            private = optim.step("sgd", private, user.private, {}, rates.private)[0]
             loss += float(user.losses[0]) / len(batches)
         weight, rows = self._weight(epochs), self._row_weights(shared, [epochs])
         moved = {n: weight * (local[n] - shared[n]) for n in shared}
@@ -92,8 +99,7 @@ class FedAvg(RecStrategy):
         """The same for a block of users, by the model's local SGD."""
         batches_U = [self._batches(epochs) for epochs in epochs_U]
         weights_U = [self._weight(epochs) for epochs in epochs_U]
-        rates = SGDRates(self.config.shared_lr, self.config.private_lr)
-        trained = self.model.local_sgd(shared, private_block, batches_U, weights_U, rates)
+        trained = self.model.local_sgd(shared, private_block, batches_U, weights_U, self.rates)
         update = Update(trained.moved, sum(weights_U), self._row_weights(shared, epochs_U))
         metrics = _metrics(trained.loss, [samples for epochs in epochs_U for samples in epochs])
         return CohortResult(update, trained.private, metrics)

@@ -12,7 +12,9 @@ from models.types import Samples, SumOfUpdates, Tensors
 from strategies.base import RecStrategy
 from strategies.fedavg import FedAvg, FedAvgConfig
 from strategies.fedmf import FedMF, FedMFConfig
+from strategies.fedprox import FedProx, FedProxConfig
 from strategies.fedrecgel import FedRecGEL, FedRecGELConfig
+from strategies.sam_config import SAMConfig
 
 POSITIVES = (1, 7, 40, 3, 12, 1, 25)
 MODEL = MatrixFactorisation(factors=4, init_std=0.5)
@@ -21,7 +23,10 @@ STRATEGIES: dict[str, RecStrategy] = {
     "fedavg": FedAvg(
         FedAvgConfig(local_epochs=2, batch_size=16, shared_lr=0.7, private_lr=0.4), MODEL
     ),
-    "fedrecgel": FedRecGEL(FedRecGELConfig(loss_slice=16, rho_shared=0.1, rho_private=0.2), MODEL),
+    "fedprox": FedProx(
+        FedProxConfig(local_epochs=2, batch_size=16, shared_lr=0.7, private_lr=0.4, mu=0.5), MODEL
+    ),
+    "fedrecgel": FedRecGEL(FedRecGELConfig(loss_slice=16, sam=SAMConfig(0.1, 0.2)), MODEL),
 }
 ROUNDS = 3
 # A round rounds at 1e-15 (sums of some hundred float64 terms) and hands it to the next, whose
