@@ -17,7 +17,7 @@ PATH = "dataset.path=/data/file"
 
 
 def test_every_experiment_is_covered() -> None:
-    assert options("experiment") == sorted(RADII)
+    assert options("experiment") == sorted([*RADII, "paper_pfedrec"])
 
 
 @pytest.mark.parametrize("experiment", sorted(RADII))
@@ -45,6 +45,25 @@ def test_any_strategy_runs_in_the_papers_setting(experiment: str, strategy: str)
     config = compose([f"experiment={experiment}", f"strategy={strategy}", PATH])
     assert config.strategy_name == strategy
     assert config.protocol.name == "paper"
+
+
+def test_pfedrecs_setting() -> None:
+    """Its negatives leak; the same without the leak is one override away."""
+    leaky = compose(["experiment=paper_pfedrec"])
+    assert (leaky.dataset.name, leaky.strategy_name, leaky.model_name) == (
+        "ml_100k",
+        "pfedrec",
+        "linear",
+    )
+    assert (leaky.federation.rounds, leaky.federation.fraction) == (100, 1.0)
+    assert (leaky.strategy.private_lr, leaky.strategy.item_lr_factor) == (0.1, 80.0)
+    assert (leaky.strategy.batch_size, leaky.strategy.score_with) == (256, "own")
+    assert (leaky.model.factors, leaky.model.init_std) == (32, 1.0)
+    assert leaky.protocol.select == "best_validation"
+    assert leaky.protocol.negatives == "exclude_heldout"
+    honest = compose(["experiment=paper_pfedrec", "protocol.negatives=honest"])
+    strict = compose(["protocol=strict"])
+    assert honest.protocol == strict.protocol
 
 
 def test_the_baseline_differs_in_the_radii_alone() -> None:
