@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from client_app.data import Dataset, load_dataset, shard_bounds
 from client_app.errors import DataError
@@ -78,7 +80,8 @@ def reference_rows(
         rows = []
         for name in usable:
             try:
-                rows.append(_row(cfg, dataset, train_UI, name, options[name], draw))
+                with _threads(cfg.engine.threads):
+                    rows.append(_row(cfg, dataset, train_UI, name, options[name], draw))
             except UnavailableError as error:
                 skip(name, error)
     except DataError as error:
@@ -186,6 +189,17 @@ def _fitted(cfg: Config, dataset: Dataset, train_UI: csr_array, method: Referenc
     fitted = time.perf_counter()
     ranking = rank(cfg, dataset, scorer)
     return _Fitted(method, ranking, fitted - started, time.perf_counter() - fitted)
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    """Torch with so many threads: steps on a minibatch are too small for more to pay."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _validation(fit: _Fitted) -> float:

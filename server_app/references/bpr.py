@@ -30,10 +30,10 @@ INIT_STD = 0.01
 class BPRConfig:
     """Settings of :class:`BPR`."""
 
-    factors: int = 64
+    factors: int = 16
     """D, at least 1."""
-    learning_rate: float = 0.05
-    l2: float = 0.01
+    learning_rate: float = 0.02
+    l2: float = 0.05
     """Of the vectors in a triple; in ``own``, half of it times their squared norm."""
     epochs: int = 100
     """Passes over as many triples as there are training pairs, at least 1."""
@@ -57,7 +57,7 @@ class BPR(Reference[BPRConfig]):
     Config = BPRConfig
     grid = tuple(
         BPRConfig(factors, learning_rate=lr, l2=l2)
-        for factors, lr, l2 in product((16, 64), (0.02, 0.05), (0.001, 0.01, 0.05))
+        for factors, lr, l2 in product((16, 64), (0.01, 0.02, 0.05), (0.01, 0.05, 0.1))
     )
 
     @property

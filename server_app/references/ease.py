@@ -29,7 +29,7 @@ Doubles = npt.NDArray[np.float64]
 class EASEConfig:
     """Settings of :class:`EASE`."""
 
-    l2: float = 500.0
+    l2: float = 100.0
     """λ, above 0: added to the diagonal of the Gram matrix."""
     max_gib: float | None = None
     """Memory that the fit may take, in GiB; None: what the machine has left."""

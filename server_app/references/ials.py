@@ -31,7 +31,7 @@ Doubles = npt.NDArray[np.float64]
 class IALSConfig:
     """Settings of :class:`IALS`."""
 
-    factors: int = 64
+    factors: int = 16
     """D, at least 1."""
     l2: float = 0.01
     """λ, above 0: of every user's and item's vector, whatever its number of interactions."""
@@ -60,7 +60,7 @@ class IALS(Reference[IALSConfig]):
     Config = IALSConfig
     grid = tuple(
         IALSConfig(factors, l2, alpha)
-        for factors, l2, alpha in product((16, 32, 64), (0.01, 10.0), (1.0, 4.0, 16.0))
+        for factors, l2, alpha in product((8, 16, 32, 64), (0.01, 10.0), (1.0, 4.0, 16.0))
     )
 
     @property

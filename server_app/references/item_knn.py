@@ -31,7 +31,7 @@ class ItemKNNConfig:
 
     neighbours: int = 100
     """Most similar items kept for each item, at least 1."""
-    shrinkage: float = 10.0
+    shrinkage: float = 0.0
     """Added to the product of the items' norms: similarity from few users counts less."""
 
     def __post_init__(self) -> None:

@@ -41,7 +41,7 @@ class NeuMFConfig:
     """Of Adam, for all parameters."""
     batch: int = 1024
     """Samples a step, at least 1."""
-    epochs: int = 20
+    epochs: int = 5
     """At least 1."""
 
     def __post_init__(self) -> None:
@@ -60,7 +60,7 @@ class CentralNeuMF(Reference[NeuMFConfig]):
     Config = NeuMFConfig
     grid = tuple(
         NeuMFConfig(learning_rate=lr, epochs=epochs)
-        for lr, epochs in product((0.0005, 0.001), (5, 10, 20))
+        for lr, epochs in product((0.0005, 0.001), (5, 10))
     )
 
     @property
