@@ -154,9 +154,10 @@ class GPFedRec(RecStrategy):
         """With each user's copy as it left training, (U, I); the shared table before that."""
         if not self._own:
             return super().scores_all(shared, private_block, history)
-        users = len(private_block[USER])
-        items_UC = np.broadcast_to(np.arange(len(shared[ITEM])), (users, len(shared[ITEM])))
-        return self.score_candidates(shared, private_block, items_UC, history)
+        has_own_U11 = private_block[HAS_OWN][:, None, None] > 0
+        return self._scores(
+            torch.where(has_own_U11, private_block[OWN], shared[ITEM]), private_block
+        )
 
     def score_candidates(
         self, shared: Tensors, private_block: Tensors, items_UC: IntArray, history: History
@@ -164,13 +165,16 @@ class GPFedRec(RecStrategy):
         """The same for each user's own candidates (U, C)."""
         if not self._own:
             return super().score_candidates(shared, private_block, items_UC, history)
-        index_UC = torch.from_numpy(np.ascontiguousarray(items_UC)).to(shared[ITEM].device)
+        index_UC = torch.from_numpy(items_UC).to(shared[ITEM].device)
         users_U1 = torch.arange(len(index_UC), device=index_UC.device)[:, None]
         has_own_U11 = private_block[HAS_OWN][:, None, None] > 0
         own_UCD = private_block[OWN][users_U1, index_UC]
         rows_UCD = torch.where(has_own_U11, own_UCD, shared[ITEM][index_UC])
+        return self._scores(rows_UCD, private_block)
+
+    def _scores(self, rows_URD: Tensor, private_block: Tensors) -> Tensor:
         with torch.no_grad():
-            return self.model.score_rows(rows_UCD, self.private_parameters(private_block))
+            return self.model.score_rows(rows_URD, self.private_parameters(private_block))
 
     # ---- server half ---------------------------------------------------------------------
     @cached_property
