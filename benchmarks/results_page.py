@@ -1,0 +1,64 @@
+"""The page of results: a table for each data set and protocol, written from what was made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from benchmarks.results_cells import Cell, RunCell
+from server_app.report import SHOWN, mean_sd
+
+ORDER = "test/full/ndcg@10"
+HEAD = """\
+# Results
+
+Written by the command below, not by hand. Per cent, mean ± standard deviation over the seeds.
+Candidates are the held-out item and 99 sampled ones, or the whole catalogue without the user's
+training items; the held-out item loses ties. Rows are sorted by NDCG@10 against the whole
+catalogue. *References* see all data in one place and are no federated methods: they say what the
+split allows. Ten per cent of the users take part in a round, 100 rounds, evaluation every tenth.
+Settings are each strategy's own defaults (`conf/strategy/`), which were chosen on MovieLens-100K
+under `strict`; `paper` takes the best round on the **test** items, which is optimistic.
+
+```
+{command}
+```
+"""
+
+
+def page(cells: Sequence[Cell], command: str) -> str:
+    """The whole page in Markdown."""
+    groups: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault((cell.source.name, cell.protocol), []).append(cell)
+    parts = [HEAD.format(command=command)]
+    parts += [_section(dataset, protocol, of) for (dataset, protocol), of in groups.items()]
+    return "\n".join(parts)
+
+
+def _section(dataset: str, protocol: str, cells: Sequence[Cell]) -> str:
+    by_method: dict[tuple[str, str], list[Mapping[str, float]]] = {}
+    for cell in cells:
+        if isinstance(cell, RunCell):
+            by_method.setdefault((f"`{cell.strategy}`", ""), []).append(cell.metrics())
+        else:
+            for row in cell.rows():
+                key = (row["title"], row["implementation"])
+                by_method.setdefault(key, []).append(row["metrics"])
+    best_first = sorted(by_method.items(), key=lambda item: -_mean(item[1]))
+    lines = [
+        f"## {dataset}, protocol {protocol}\n",
+        "| method | " + " | ".join(SHOWN.values()) + " |",
+        "|---|" + "---|" * len(SHOWN),
+    ]
+    return "\n".join([*lines, *(_line(*item) for item in best_first), ""])
+
+
+def _line(method: tuple[str, str], runs: Sequence[Mapping[str, float]]) -> str:
+    title, implementation = method
+    label = f"*{title}* (reference, {implementation})" if implementation else title
+    figures = [mean_sd([metrics.get(name) for metrics in runs]) for name in SHOWN]
+    return "| " + " | ".join([label, *figures]) + " |"
+
+
+def _mean(runs: Sequence[Mapping[str, float]]) -> float:
+    return sum(metrics[ORDER] for metrics in runs) / len(runs)

@@ -1,0 +1,81 @@
+"""The page of results comes from what runs left, and a completed run is not made again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.results_cells import DataSource, ReferenceCell, RunCell
+from benchmarks.results_page import page
+from server_app.report import SHOWN
+from server_app.results import RunResult
+
+SOURCE = DataSource("ml_100k")
+
+
+def left_by_a_run(cell: RunCell, value: float) -> None:
+    result = RunResult(
+        name=cell.label,
+        folder=cell.folder,
+        dataset="ml_100k",
+        protocol=cell.protocol,
+        strategy=cell.strategy,
+        title="",
+        model="mf",
+        seed=cell.seed,
+        num_users=1,
+        num_items=1,
+        rounds=1,
+        selected_round=1,
+        select="last",
+        early_stopped=False,
+        metrics=dict.fromkeys(SHOWN, value),
+        counts={},
+        popularity=None,
+    )
+    cell.folder.mkdir(parents=True)
+    result.save()
+
+
+def test_rows_by_hand_best_first(tmp_path: Path) -> None:
+    """0.2 and 0.3 are 25 % with a sample deviation of 0.1 / sqrt(2) = 7.07; 0.26 is above."""
+    cells = [RunCell(SOURCE, "strict", seed, tmp_path, "fedmf") for seed in (0, 1)]
+    for cell, value in zip(cells, (0.2, 0.3), strict=True):
+        left_by_a_run(cell, value)
+    reference = ReferenceCell(SOURCE, "strict", 0, tmp_path)
+    row = {"title": "Some", "implementation": "own", "metrics": dict.fromkeys(SHOWN, 0.26)}
+    reference.path.write_text(json.dumps([row]))
+    lines = page([*cells, reference], "the command").splitlines()
+    assert "the command" in lines
+    rows = [line for line in lines if line.startswith("|")][2:]
+    assert rows == [
+        "| *Some* (reference, own) | 26.00 | 26.00 | 26.00 | 26.00 |",
+        "| `fedmf` | 25.00 ± 7.07 | 25.00 ± 7.07 | 25.00 ± 7.07 | 25.00 ± 7.07 |",
+    ]
+
+
+def test_only_an_equal_completed_run_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    monkeypatch.setattr("server_app.run.run_server", lambda grid, cfg: made.append(cfg))
+    cell = RunCell(SOURCE, "strict", 0, tmp_path, "fedmf")
+    cell.make()
+    cell.make()
+    assert len(made) == 1
+    dataclasses.replace(cell, strategy="fedavg").make()
+    assert [cfg.strategy_name for cfg in made] == ["fedmf", "fedavg"]
+    assert (made[0].evaluation.every, made[0].federation.grid) == (10, "local")
+    cell._stamp.write_text("another configuration")
+    cell.make()
+    assert len(made) == 3
+
+
+def test_the_papers_experiment_is_taken_where_there_is_one() -> None:
+    data = DataSource.parsed("filmtrust=/somewhere/ratings.txt")
+    assert data.shown == "filmtrust=ratings.txt"
+    assert data.overrides("paper") == ["experiment=paper_filmtrust", f"dataset.path={data.path}"]
+    assert data.overrides("strict")[:2] == ["protocol=strict", "dataset=filmtrust"]
