@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-PATH_KEYS = ("dataset.path", "dataset.titles", "output", "cache")
+PATH_KEYS = ("dataset.path", "dataset.titles", "strategy.key_folder", "output", "cache")
 
 
 def default_runs(otherwise: Path) -> str:

@@ -13,6 +13,7 @@ from server_app import (
     cli_certificates,
     cli_deploy,
     cli_export,
+    cli_keys,
     cli_node,
     cli_prepare,
     cli_recommend,
@@ -48,6 +49,7 @@ app.command()(cli_strategies.strategies)
 app.command()(cli_runs.stop)
 app.command()(cli_prepare.prepare)
 app.command()(cli_certificates.certificates)
+app.command()(cli_keys.keys)
 app.command(context_settings=cli_supernode.PASS_ON)(cli_supernode.superlink)
 app.command(context_settings=cli_supernode.PASS_ON)(cli_supernode.supernode)
 app.command()(cli_supernode.register)

@@ -4,15 +4,18 @@ A sampled user computes the gradient of its own loss by the shared parameters an
 private vector at the same point, steps the vector itself and uploads the shared gradient;
 the server steps its optimiser along the mean gradient. The paper fits explicit ratings by
 squared error, with every user in every round, and encrypts the upload; here the loss is the
-binary cross-entropy of implicit feedback with sampled negatives, and encryption is none of
-the strategy's business. ``docs/fedmf.md`` lists the differences.
+binary cross-entropy of implicit feedback with sampled negatives. With ``encryption=paillier``
+the server holds and adds ciphertexts only (``strategies.paillier``), with nodes that share a key
+pair in the place of the paper's users. ``docs/fedmf.md`` lists the differences.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -22,6 +25,8 @@ from models.sam import Radii, sam_gradients
 from models.tables import mean_tables
 from models.types import ClientResult, CohortResult, Samples, Tensors, Update
 from strategies.base import RecStrategy, StrategyConfig
+from strategies.paillier import MULTIPLIER, VALUE_BITS, Paillier
+from strategies.paillier_keys import require_phe
 
 PLAIN = Radii()
 
@@ -37,9 +42,27 @@ class FedMFConfig(StrategyConfig):
     """Learning rate of the private optimiser."""
     loss_slice: int = 128
     """Samples a slice: the loss is the sum over slices of a slice's mean (``models.losses``)."""
+    encryption: Literal["none", "paillier"] = "none"
+    """What the server sees: sums over a node's users, or ciphertexts of them alone."""
+    key_folder: str = ""
+    """Folder with the key pair (``fedrecgel keys``), at the same place on every machine: the server
+    reads ``public.json``, nodes ``private.json`` as well."""
+    fraction_bits: int = 24
+    """Encrypted numbers are multiples of 2 to the minus this."""
+    allow_weak_key: bool = False
+    """Accept keys of less than 2048 bits, for trying."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not 1 <= self.fraction_bits <= 40:
+            raise ValueError(f"fraction_bits must be in 1..40, got {self.fraction_bits}")
+        if self.encryption == "paillier" and self.server_optimiser != "sgd":
+            raise ValueError(
+                "server_optimiser must be sgd with encryption=paillier: ciphertexts can be added, "
+                f"not squared or divided; got {self.server_optimiser}"
+            )
+        if self.encryption == "paillier" and not self.key_folder:
+            raise ValueError("key_folder is needed with encryption=paillier: fedrecgel keys DIR")
         if self.private_lr <= 0:
             raise ValueError(f"private_lr must be positive, got {self.private_lr}")
         if self.loss_slice < 1:
@@ -51,8 +74,68 @@ class FedMF(RecStrategy):
 
     Config: ClassVar[type[StrategyConfig]] = FedMFConfig
     title: ClassVar[str] = "FedMF (arXiv 1906.05108)"
+    about: ClassVar[str] = "Plain gradients of the item embeddings up, a private step on the node"
     config: FedMFConfig
 
+    # ---- encryption ------------------------------------------------------------------------
+    def check(self) -> None:
+        """Encryption needs its package and a readable public key."""
+        if self.config.encryption == "paillier":
+            require_phe()
+            assert self.paillier is not None
+
+    @cached_property
+    def paillier(self) -> Paillier | None:
+        """Ciphertexts under the key pair, or None without encryption."""
+        cfg = self.config
+        if cfg.encryption == "none":
+            return None
+        return Paillier(Path(cfg.key_folder), cfg.fraction_bits, cfg.allow_weak_key)
+
+    def init_shared(self, num_items: int, rng: np.random.Generator) -> Tensors:
+        """The model's; encrypted, although whoever knows the seed can draw the same."""
+        drawn = super().init_shared(num_items, rng)
+        return drawn if self.paillier is None else self.paillier.seal(drawn)
+
+    def opened(self, shared: Tensors) -> Tensors:
+        """Decrypted on a node."""
+        return shared if self.paillier is None else self.paillier.open(shared)
+
+    def sealed(self, update: Update) -> Update:
+        """The node's sum times the server's learning rate, encrypted."""
+        if self.paillier is None:
+            return update
+        bound, steps = 2.0**VALUE_BITS * update.weight, dict[str, torch.Tensor]()
+        for name, tensor in update.tensors.items():
+            step = self.config.server_lr * tensor.to_dense().double()
+            steps[name] = self.paillier.encrypt(step, bound, f"the step of {name}")
+        return Update(steps, update.weight)
+
+    def summed_template(self, shared: Tensors) -> Tensors:
+        """As the server receives it: ciphertexts, without what says how to read them."""
+        if MULTIPLIER not in shared:
+            return super().summed_template(shared)
+        return {n: t for n, t in shared.items() if t.dtype == torch.uint8}
+
+    def combined(self, updates: Sequence[Update], shared: Tensors) -> Update:
+        """The sum of the nodes' updates, under encryption where there is one."""
+        if self.paillier is None:
+            return super().combined(updates, shared)
+        return self.paillier.add(updates)
+
+    def init_server_state(self, shared: Tensors) -> Tensors:
+        """Nothing under encryption: its step is plain SGD."""
+        return {} if self.paillier is not None else super().init_server_state(shared)
+
+    def server_update(
+        self, shared: Tensors, summed: Update, server_state: Tensors
+    ) -> tuple[Tensors, Tensors]:
+        """An optimiser's step along the mean; on ciphertexts that of SGD."""
+        if self.paillier is None:
+            return super().server_update(shared, summed, server_state)
+        return self.paillier.step(shared, summed), server_state
+
+    # ---- training --------------------------------------------------------------------------
     def init_private(self, num_items: int, rng: np.random.Generator) -> Tensors:
         """One user's vector and the zero moments of its optimiser."""
         parameters = self.model.init_private(num_items, rng)
