@@ -46,7 +46,7 @@ class GatedVAE(ScoringModel):
     """Width of the code."""
     hidden: tuple[int, ...] = ()
     """Widths of the encoders' tanh layers; the decoder has them in reverse. The paper's are
-    768, 512 with a code of 256: 5 MB of private encoder a user for 1,682 items."""
+    768, 512 with a code of 256: 8 MB of private encoder a user for 1,682 items."""
     gate: int = 16
     """Width of the gate's hidden layer; the paper's code has 256."""
 

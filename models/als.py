@@ -1,0 +1,66 @@
+"""Implicit alternating least squares: users in closed form, and what they say of the items.
+
+Hu, Koren & Volinsky (ICDM 2008): with preference r, 1 for an item of the user and else 0, and
+confidence c = 1 + α r, a user's cost is Σᵢ cᵢ (rᵢ - p·qᵢ)² + λ ‖p‖² over the whole catalogue.
+Sums over the catalogue go through its Gram matrix, so the work grows with a user's own items.
+Computed in float64 whatever the embeddings are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from models.types import History
+
+
+@dataclass(frozen=True)
+class ImplicitCost:
+    """Weights of a user's cost."""
+
+    alpha: float
+    """How much more an item of the user counts than another, α."""
+    reg: float
+    """Weight λ of the user's own squared norm."""
+
+
+@dataclass(frozen=True)
+class SolvedUsers:
+    """Users at the minimum of their cost, in float64."""
+
+    users_UD: Tensor
+    residuals_ID: Tensor
+    """Sum over users of f = cᵢ (rᵢ - p·qᵢ) p: minus half the gradient of their costs."""
+    costs_U: Tensor
+
+
+def solve_users(items_ID: Tensor, history: History, cost: ImplicitCost) -> Tensor:
+    """Vectors p = (QᵀCQ + λI)⁻¹ QᵀCr of users (U, D), in float64; zero for a user without items."""
+    items_ID = items_ID.double()
+    rows_SD = items_ID[torch.from_numpy(history.items_S).to(items_ID.device)]
+    own_U = torch.split(rows_SD, history.lengths_U.tolist())
+    gram_DD = items_ID.T @ items_ID + cost.reg * torch.eye(items_ID.shape[1]).to(items_ID)
+    system_UDD = torch.stack([gram_DD + cost.alpha * (own.T @ own) for own in own_U])
+    right_UD = torch.stack([(1 + cost.alpha) * own.sum(0) for own in own_U])
+    factor_UDD = torch.linalg.cholesky(system_UDD)
+    return torch.cholesky_solve(right_UD[:, :, None], factor_UDD)[:, :, 0]
+
+
+def solved_users(items_ID: Tensor, history: History, cost: ImplicitCost) -> SolvedUsers:
+    """Vectors of a block of users, and the residuals that move the items."""
+    users_UD = solve_users(items_ID, history, cost)
+    items_ID = items_ID.double()
+    users_S, items_S = (
+        torch.from_numpy(index).to(items_ID.device) for index in (history.users, history.items_S)
+    )
+    scores_S = (items_ID[items_S] * users_UD[users_S]).sum(1)
+    # As if no item were the user's, and then what its own items have more.
+    residuals_ID = -items_ID @ (users_UD.T @ users_UD)
+    more_S = (1 + cost.alpha) * (1 - scores_S) + scores_S
+    residuals_ID.index_add_(0, items_S, more_S[:, None] * users_UD[users_S])
+    gram_DD = items_ID.T @ items_ID
+    costs_U = ((users_UD @ gram_DD) * users_UD).sum(1) + cost.reg * (users_UD**2).sum(1)
+    more_S = (1 + cost.alpha) * (1 - scores_S) ** 2 - scores_S**2
+    return SolvedUsers(users_UD, residuals_ID, costs_U.index_add(0, users_S, more_S))

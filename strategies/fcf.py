@@ -1,0 +1,147 @@
+"""FCF (Ammad-ud-din et al., arXiv 1901.09888): federated implicit alternating least squares.
+
+A user solves its own vector in closed form from the item embeddings and its items, and uploads
+fᵢ = cᵢ (rᵢ - p·qᵢ) p for every item of the catalogue; the server steps Adam along the gradient
+-2 Σᵤ fᵤᵢ + 2λ qᵢ. ``docs/fcf.md`` says how this is scaled when part of the users take part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from models import optim
+from models.als import ImplicitCost, SolvedUsers, solve_users, solved_users
+from models.mf import ITEM, USER, MatrixFactorisation
+from models.types import (
+    ClientResult,
+    CohortResult,
+    History,
+    IntArray,
+    Samples,
+    Tensors,
+    Update,
+)
+from strategies.base import RecStrategy, StrategyConfig
+
+
+@dataclass(frozen=True)
+class FCFConfig(StrategyConfig):
+    """Settings of FCF."""
+
+    num_negatives: int = 1
+    """Drawn, but not used: the cost is over the whole catalogue."""
+    server_lr: float = 0.05
+    alpha: float = 1.0
+    """How much more an item of the user counts than another: confidence 1 + α."""
+    user_reg: float = 1.0
+    """Weight of a user's squared norm in its cost."""
+    item_reg: float = 0.001
+    """Weight of an item's squared norm, in units of one user's cost: λ of the paper over the
+    number of users."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("alpha", "item_reg"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        if self.user_reg <= 0:
+            # Without it a user with fewer items than factors has no unique vector.
+            raise ValueError(f"user_reg must be positive, got {self.user_reg}")
+
+
+class FCF(RecStrategy):
+    """Users in closed form, a residual for every item up, Adam on the server."""
+
+    Config: ClassVar[type[StrategyConfig]] = FCFConfig
+    title: ClassVar[str] = "FCF (arXiv 1901.09888)"
+    about: ClassVar[str] = (
+        "Implicit least squares: users in closed form, items by the server's Adam"
+    )
+    dense_updates: ClassVar[bool] = True
+    config: FCFConfig
+    model: MatrixFactorisation
+
+    def check(self) -> None:
+        """The closed form is that of dot products."""
+        if not isinstance(self.model, MatrixFactorisation):
+            raise ValueError("fcf needs model=mf, whose users have a closed form")
+
+    @property
+    def cost(self) -> ImplicitCost:
+        """What a user minimises."""
+        return ImplicitCost(self.config.alpha, self.config.user_reg)
+
+    # ---- client half ---------------------------------------------------------------------
+    def client_update(
+        self, shared: Tensors, private: Tensors, epochs: Sequence[Samples], rng: np.random.Generator
+    ) -> ClientResult:
+        """The user's vector from its positives; nothing depends on the one it had before."""
+        solved = self._solve(shared, [epochs])
+        update = Update(_uploaded(solved, shared), 1.0)
+        own = {USER: solved.users_UD[0].to(private[USER])}
+        return ClientResult(update, own, _metrics(solved, [epochs]))
+
+    def cohort_update(
+        self,
+        shared: Tensors,
+        private_block: Tensors,
+        epochs_U: Sequence[Sequence[Samples]],
+        rngs: Sequence[np.random.Generator],
+    ) -> CohortResult:
+        """The same for a block of users at once."""
+        solved = self._solve(shared, epochs_U)
+        update = Update(_uploaded(solved, shared), float(len(epochs_U)))
+        own = {USER: solved.users_UD.to(private_block[USER])}
+        return CohortResult(update, own, _metrics(solved, epochs_U))
+
+    def _solve(self, shared: Tensors, epochs_U: Sequence[Sequence[Samples]]) -> SolvedUsers:
+        items_U = [_positives(epochs) for epochs in epochs_U]
+        lengths_U = np.array([len(items) for items in items_U])
+        return solved_users(shared[ITEM], History(np.concatenate(items_U), lengths_U), self.cost)
+
+    # ---- scoring -------------------------------------------------------------------------
+    def scores_all(self, shared: Tensors, private_block: Tensors, history: History) -> torch.Tensor:
+        """Scores (U, I) with vectors solved for these items, of users trained or not."""
+        return self.model.scores_all(shared, self._solved(shared, history))
+
+    def score_candidates(
+        self, shared: Tensors, private_block: Tensors, items_UC: IntArray, history: History
+    ) -> torch.Tensor:
+        """Scores (U, C) of each user's own candidates."""
+        return self.model.score_candidates(shared, self._solved(shared, history), items_UC)
+
+    def _solved(self, shared: Tensors, history: History) -> Tensors:
+        with torch.no_grad():
+            return {USER: solve_users(shared[ITEM], history, self.cost).to(shared[ITEM])}
+
+    # ---- server half ---------------------------------------------------------------------
+    def server_update(
+        self, shared: Tensors, summed: Update, server_state: Tensors
+    ) -> tuple[Tensors, Tensors]:
+        """A step along the gradient of the mean user's cost and the items' squared norms."""
+        cfg, items_ID = self.config, shared[ITEM]
+        mean_ID = summed.tensors[ITEM] / summed.weight
+        gradient = {ITEM: -2 * mean_ID + 2 * cfg.item_reg * items_ID}
+        return optim.step(cfg.server_optimiser, shared, gradient, server_state, cfg.server_lr)
+
+
+def _positives(epochs: Sequence[Samples]) -> IntArray:
+    """Distinct items of a user."""
+    return np.unique(np.concatenate([s.items_S[s.labels_S > 0] for s in epochs]))
+
+
+def _uploaded(solved: SolvedUsers, shared: Tensors) -> Tensors:
+    return {ITEM: solved.residuals_ID.to(shared[ITEM])}
+
+
+def _metrics(solved: SolvedUsers, epochs_U: Sequence[Sequence[Samples]]) -> dict[str, float]:
+    samples = [samples for epochs in epochs_U for samples in epochs]
+    return {
+        "loss": float(solved.costs_U.sum()),
+        "num_samples": float(sum(len(part) for part in samples)),
+    }
