@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 WORKERS ?= 2
 
-.PHONY: run test e2e test-slow lint bench setup clean
+.PHONY: run test e2e test-slow lint bench results setup clean
 
 run: $(READY)  ## Train FedRecGEL on MovieLens-100K with Flower and print the results
 	$(BIN)/fedrecgel run $(ARGS)
@@ -28,6 +28,9 @@ lint: $(READY)  ## Formatting, lint rules and types
 bench: $(READY)  ## Every benchmark of benchmarks/, results into benchmarks/results/ (ARGS=--quick)
 	@set -e; for file in $(wildcard benchmarks/bench_*.py); do \
 	  echo "== $$file"; $(BIN)/python $$file $(ARGS); done
+
+results: $(READY)  ## docs/results.md: all strategies and references; hours (ARGS="--dataset NAME=PATH")
+	$(BIN)/python benchmarks/write_results.py $(ARGS)
 
 setup: $(READY)  ## The virtual environment alone
 

@@ -32,7 +32,8 @@ def bundled(content: RecordDict) -> RecordDict:
     ]
     data = b"".join(array.data for _, _, array in arrays)
     one = Array(dtype="uint8", shape=(len(data),), stype=BUNDLE, data=data)
-    others = {n: r for n, r in content.items() if not isinstance(r, ArrayRecord)}
+    # A record without arrays is not in the layout: it travels as it is.
+    others = {n: r for n, r in content.items() if not isinstance(r, ArrayRecord) or not r}
     return RecordDict({**others, BUNDLE: ArrayRecord({json.dumps(layout): one})})
 
 

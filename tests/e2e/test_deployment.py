@@ -67,6 +67,21 @@ def test_a_deployment_equals_the_simulation_to_the_bit(site: Site) -> None:
     assert not (site.place / "runs" / "deployed" / "nodes").exists()
 
 
+def test_tables_of_single_users_travel_as_in_the_simulation(site: Site, fedrecgel: Command) -> None:
+    """GPFedRec: each user's table up, each user's target down, from the second round on."""
+    other = ["strategy=gpfedrec", "federation.rounds=3"]
+    local = ["federation.grid=local", f"federation.num_nodes={NODES}", "--name", "tables-local"]
+    simulated = fedrecgel("run", *SETTINGS, *other, *local)
+    assert simulated.returncode == 0, simulated.stderr
+    done = site.run(site.new("tables", *other))
+    assert done.returncode == 0, done.stderr
+    assert site.tensors("tables", 3) == site.tensors("tables-local", 3)
+    deployed, expected = (
+        load_result(site.place / "runs" / name).metrics for name in ("tables", "tables-local")
+    )
+    assert deployed == expected
+
+
 @pytest.mark.faults
 def test_kill_9_of_a_node_in_training(site: Site) -> None:
     running = site.start(site.new("training"))

@@ -43,7 +43,8 @@ def test_round_trip(records: dict[str, dict[str, np.ndarray]]) -> None:
     back = unbundled(one)
     assert back.config_records["config"] == content.config_records["config"]
     assert back.metric_records["metrics"] == content.metric_records["metrics"]
-    for name in filled:
+    assert set(back.array_records) == set(records)  # those without an array as well
+    for name in records:
         before, after = content.array_records[name], back.array_records[name]
         assert list(before) == list(after)
         for key in before:

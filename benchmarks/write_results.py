@@ -1,6 +1,6 @@
 r"""Accuracy of all strategies beside references that see all data in one place.
 
-    python benchmarks/bench_results.py --dataset ml_100k --dataset filmtrust=/data/ratings.txt \
+    python benchmarks/write_results.py --dataset ml_100k --dataset filmtrust=/data/ratings.txt \
         --runs runs/results --out docs/results.md
 
 Every cell is a run of ``fedrecgel run federation.grid=local`` with the strategy's own settings,
@@ -80,7 +80,7 @@ def _arguments() -> argparse.Namespace:
 
 def _command(sources: Sequence[DataSource], asked: argparse.Namespace) -> str:
     """The command line that makes the same page, with the data files' names alone."""
-    words = ["python benchmarks/bench_results.py"]
+    words = ["python benchmarks/write_results.py"]
     words += [f"--dataset {source.shown}" for source in sources]
     words += [f"--protocols {asked.protocols} --seeds {asked.seeds}"]
     words += [f"--strategies {asked.strategies}"] if asked.strategies else []
