@@ -32,8 +32,8 @@ class BPRConfig:
 
     factors: int = 16
     """D, at least 1."""
-    learning_rate: float = 0.02
-    l2: float = 0.05
+    learning_rate: float = 0.01
+    l2: float = 0.01
     """Of the vectors in a triple; in ``own``, half of it times their squared norm."""
     epochs: int = 100
     """Passes over as many triples as there are training pairs, at least 1."""

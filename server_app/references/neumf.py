@@ -37,11 +37,11 @@ class NeuMFConfig:
     """Hidden layers, at least 1."""
     num_negatives: int = 4
     """Drawn for every positive in every epoch, at least 1."""
-    learning_rate: float = 0.001
+    learning_rate: float = 0.0005
     """Of Adam, for all parameters."""
     batch: int = 1024
     """Samples a step, at least 1."""
-    epochs: int = 5
+    epochs: int = 10
     """At least 1."""
 
     def __post_init__(self) -> None:

@@ -82,6 +82,7 @@ def _cell(name: str, value: float | None, counts: Mapping[str, float]) -> str:
 
 def _told(row: ReferenceRow) -> str:
     """The settings, and how they came about."""
-    settings = ", ".join(f"{key}={value}" for key, value in row.settings.items())
+    given = {key: value for key, value in row.settings.items() if value is not None}
+    settings = ", ".join(f"{key}={value}" for key, value in given.items())
     chosen = f", best of {len(row.trials)} by NDCG@10 on validation" if row.trials else ""
     return f"{row.method}: {settings}{chosen}"
