@@ -38,7 +38,7 @@ class FedDAEConfig(StrategyConfig):
     """Adam steps a round, each with the user's whole row."""
     num_negatives: int = 1
     """Drawn, but not used: the softmax over the catalogue has no need of them."""
-    server_lr: float = 0.01
+    server_lr: float = 0.03
     private_lr: float = 0.01
     """Learning rate of the user's Adam, whose moments start afresh every round."""
     beta: float = 0.2
