@@ -50,11 +50,11 @@ class GPFedRecConfig(StrategyConfig):
     server_lr: float = 1.0
     batch_size: int = 256
     """Consecutive samples a local SGD step; its loss is their mean."""
-    mlp_lr: float = 0.1
+    mlp_lr: float = 1.0
     """Local learning rate of the user's MLP."""
     user_lr: float = 8.0
     """Local learning rate of the user's vector."""
-    item_lr: float = 200.0
+    item_lr: float = 50000.0
     """Local learning rate of the user's copy of the item embeddings."""
     pull: float = 0.5
     """How much of the way to the target each step takes every item row, from 0 to below 2."""

@@ -262,7 +262,8 @@ def test_rows_without_a_sample_have_no_update_unless_all_have(strategy: RecStrat
     epochs = [samples_of(1, e, num_items=9) for e in range(strategy.config.local_epochs)]
     touched = np.unique(np.concatenate([s.items_S for s in epochs]))
     untouched = np.setdiff1d(np.arange(NUM_ITEMS), touched)
-    result = strategy.client_update(shared, private, epochs, rngs()[1])
+    personal = {n: torch.zeros_like(t) for n, t in strategy.personal_template(shared).items()}
+    result = strategy.client_update(shared | personal, private, epochs, rngs()[1])
     moved = result.update.tensors
     if result.individual is not None:
         own = {n: t for n, t in result.individual.items() if n in strategy.model.item_tables}
