@@ -96,6 +96,12 @@ def test_excluding_heldout_items_leaks_them(strategy: str, num_users: int) -> No
     assert hit_rate(num_users, 60, *settings) >= 0.8
 
 
+def test_excluding_heldout_items_gives_a_private_table_all_answers() -> None:
+    """PFedRec's kind: a user alone, without any server, finds every held-out item in 60 rounds."""
+    settings = ("strategy=pfedrec", "protocol.negatives=exclude_heldout")
+    assert hit_rate(40, 60, *settings) == 1.0
+
+
 def test_one_users_upload_shows_his_items() -> None:
     """Why user embeddings that stay on the node are not privacy by themselves.
 
