@@ -22,7 +22,7 @@ class CoFedRecConfig(StrategyConfig):
     """Consecutive samples a local step; its loss is their mean."""
     scorer_lr: float = 0.1
     """Local learning rate of the user's scorer."""
-    item_lr: float = 200.0
+    item_lr: float = 5000.0
     """Local learning rate of the user's item table; a sample moves its row by this over the
     batch size."""
     contrast: float = 0.04
@@ -35,7 +35,7 @@ class CoFedRecConfig(StrategyConfig):
     """Items drawn anew a step for the contrastive loss; None takes all, which is exact."""
     clusters: int = 30
     """Clusters of items, at most the number of items."""
-    start_from: StartFrom = "initial"
+    start_from: StartFrom = "mean"
     """A user without a table starts from the ``initial`` one, or from the ``mean`` of the uploads
     of the latest round."""
 
