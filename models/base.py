@@ -77,12 +77,18 @@ class ScoringModel(ABC):
         batches_U: Sequence[Batches],
         weights_U: Sequence[float],
         rates: SGDRates,
+        *,
+        by_length: bool = False,
     ) -> LocallyTrained:
         """Local mini-batch SGD of a ragged block of users; the default goes user by user.
 
-        A model overrides this with an exact, faster computation. See ``models.local_sgd``.
+        With ``by_length`` a user's movement of an item row is weighted by its own L1 norm instead
+        of by the user's weight. A model overrides this with an exact, faster computation. See
+        ``models.local_sgd``.
         """
-        return rowwise_sgd(self, shared, private_block, batches_U, weights_U, rates)
+        return rowwise_sgd(
+            self, shared, private_block, batches_U, weights_U, rates, by_length=by_length
+        )
 
     def scores_all(self, shared: Tensors, private_block: Tensors) -> Tensor:
         """Score the whole catalogue for a block of users. Returns (U, I)."""

@@ -16,7 +16,7 @@ import torch
 
 from models import optim
 from models.sam import Radii
-from models.tables import add_table, row_table
+from models.tables import add_table, row_lengths, row_table, scale_rows
 from models.types import Samples, Tensors
 
 if TYPE_CHECKING:
@@ -45,6 +45,9 @@ class LocallyTrained:
     """Private parameters after training (U, …)."""
     loss: float
     """Sum over users of the mean loss of a user's mini-batches."""
+    lengths: Tensors | None = None
+    """Only where item rows are weighed by their own movement: the sum over users of the L1 norm
+    of each row's movement, a (I,) tensor an item table; ``moved`` then has norm · movement."""
 
 
 def with_proximal(
@@ -63,6 +66,8 @@ def rowwise_sgd(
     batches_U: Sequence[Batches],
     weights_U: Sequence[float],
     rates: SGDRates,
+    *,
+    by_length: bool = False,
 ) -> LocallyTrained:
     """Train user by user, each on the rows of the item tables that it has samples of.
 
@@ -72,15 +77,21 @@ def rowwise_sgd(
     """
     moved = {n: torch.zeros_like(t) for n, t in shared.items()}
     private_out, loss = {n: t.clone() for n, t in private_block.items()}, 0.0
+    lengths = {n: shared[n].new_zeros(len(shared[n])) for n in model.item_tables}
     for user, (batches, weight) in enumerate(zip(batches_U, weights_U, strict=True)):
         own = {n: t[user : user + 1] for n, t in private_block.items()}
         user_moved, private, user_loss = _train_user(model, shared, own, batches, rates)
         for name, tensor in user_moved.items():
-            add_table(moved[name], weight * tensor)
+            if by_length and name in lengths:
+                own_I = row_lengths(tensor)
+                lengths[name] += own_I
+                add_table(moved[name], scale_rows(tensor, own_I))
+            else:
+                add_table(moved[name], weight * tensor)
         for name, tensor in private.items():
             private_out[name][user] = tensor[0]
         loss += user_loss
-    return LocallyTrained(moved, private_out, loss)
+    return LocallyTrained(moved, private_out, loss, lengths if by_length else None)
 
 
 def _train_user(

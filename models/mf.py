@@ -104,12 +104,17 @@ class MatrixFactorisation(ScoringModel):
         batches_U: Sequence[Batches],
         weights_U: Sequence[float],
         rates: SGDRates,
+        *,
+        by_length: bool = False,
     ) -> LocallyTrained:
         """All users of a block in lock-step; exact, see ``models.mf_sgd``."""
-        moved_ID, users_UD, loss = lockstep_sgd(
-            shared[ITEM], private_block[USER], batches_U, weights_U, rates
-        )
-        return LocallyTrained({ITEM: moved_ID}, {USER: users_UD}, loss)
+        trained = lockstep_sgd(shared[ITEM], private_block[USER], batches_U, rates)
+        if by_length:
+            moved_ID, lengths_I = trained.weighed_by_length()
+            lengths = {ITEM: lengths_I}
+            return LocallyTrained({ITEM: moved_ID}, {USER: trained.users_UD}, trained.loss, lengths)
+        moved_ID = trained.weighed(weights_U)
+        return LocallyTrained({ITEM: moved_ID}, {USER: trained.users_UD}, trained.loss)
 
 
 def _rows(items_ID: Tensor, index: IntArray) -> Tensor:

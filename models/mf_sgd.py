@@ -79,14 +79,40 @@ class _Pull:
             rows_PD[own].lerp_(self.received_PD[own], self.factor)
 
 
+@dataclass(frozen=True)
+class LockStepped:
+    """Outcome of a block: how far each pair's item row moved.
+
+    Only one sum can be had of it, once: they work in place.
+    """
+
+    owners_P: Tensor
+    items_P: Tensor
+    movement_PD: Tensor
+    num_items: int
+    users_UD: Tensor
+    """Users after training."""
+    loss: float
+    """Sum over users of the mean loss of a user's mini-batches."""
+
+    def weighed(self, weights_U: Sequence[float]) -> Tensor:
+        """Sum (I, D) of the users' movements, each times the user's weight."""
+        like = self.movement_PD
+        weights_P = torch.tensor(weights_U, device=like.device).to(like.dtype)[self.owners_P]
+        return row_table(self.items_P, like.mul_(weights_P[:, None]), self.num_items)
+
+    def weighed_by_length(self) -> tuple[Tensor, Tensor]:
+        """Sum (I, D) of the users' movements, each times its L1 norm, and of these norms (I,)."""
+        lengths_P = self.movement_PD.abs().sum(1)
+        lengths_I = lengths_P.new_zeros(self.num_items).index_add_(0, self.items_P, lengths_P)
+        moved_PD = self.movement_PD.mul_(lengths_P[:, None])
+        return row_table(self.items_P, moved_PD, self.num_items), lengths_I
+
+
 def lockstep_sgd(
-    items_ID: Tensor,
-    users_UD: Tensor,
-    batches_U: Sequence[Batches],
-    weights_U: Sequence[float],
-    rates: SGDRates,
-) -> tuple[Tensor, Tensor, float]:
-    """Weighted movement of the items (I, D), users after training (U, D), summed mean losses."""
+    items_ID: Tensor, users_UD: Tensor, batches_U: Sequence[Batches], rates: SGDRates
+) -> LockStepped:
+    """Train all users of a block; inputs stay."""
     num_items, device = len(items_ID), items_ID.device
     batches = _in_steps(batches_U, num_items)
     keys_S = batches.owners_B[batches.flat.users_S] * num_items + batches.flat.items_S
@@ -100,11 +126,10 @@ def lockstep_sgd(
     losses_B = torch.cat(
         [_train(step, rows_PD, users_UD, rates, pull) for step in _steps(batches, pairs_S, rows_PD)]
     )
-    weights_P = torch.tensor(weights_U, device=device).to(items_ID.dtype)[owners_P]
     _subtract_rows(rows_PD, items_ID, items_P)
     shares_B = 1 / np.array([len(own) for own in batches_U])[batches.owners_B]
     loss = float(losses_B @ torch.from_numpy(shares_B).to(losses_B))
-    return row_table(items_P, rows_PD.mul_(weights_P[:, None]), num_items), users_UD, loss
+    return LockStepped(owners_P, items_P, rows_PD, num_items, users_UD, loss)
 
 
 def _in_steps(batches_U: Sequence[Batches], num_items: int) -> _Batches:

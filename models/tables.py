@@ -46,6 +46,23 @@ def sum_tables(tables: Sequence[Tensor]) -> Tensor:
     return total
 
 
+def row_lengths(table: Tensor) -> Tensor:
+    """Sum of absolute values of each row (I,) of a table whose rows occur once at most."""
+    if not table.is_sparse:
+        return table.abs().flatten(1).sum(1)
+    lengths_R = table._values().abs().flatten(1).sum(1)
+    return lengths_R.new_zeros(len(table)).index_add_(0, table._indices()[0], lengths_R)
+
+
+def scale_rows(table: Tensor, factors_I: Tensor) -> Tensor:
+    """The table with each row multiplied by its factor; sparse if it is."""
+    wide_I = factors_I.reshape(-1, *[1] * (table.dim() - 1))
+    if not table.is_sparse:
+        return table * wide_I
+    rows_R = table._indices()[0]
+    return row_table(rows_R, table._values() * wide_I[rows_R], len(table))
+
+
 def mean_tables(tables: Sequence[Tensor]) -> Tensor:
     """Mean of tables of one shape."""
     return tables[0] if len(tables) == 1 else sum_tables(tables) / len(tables)

@@ -1,0 +1,141 @@
+"""FedFast (Muhammad et al., KDD 2020): item rows averaged by how far users moved them.
+
+Of FedFast's two halves this is ActvAGG on what is shared. With Δ_k the movement of user k's
+copy from the received parameters, in local training as FedAvg's, the new row i of an item table is
+
+    q_i + Σ_k |Δ_ki| · Δ_ki / Σ_k |Δ_ki|,   |·| the sum of absolute values,
+
+which is the mean of the users' rows weighted by how far each moved it; a row that nobody moved
+stays. Other parameters are averaged by samples. Numerator and denominator are sums over users, so
+the server sees no single user's. ActvSAMP, and the movement of users that were not sampled, are
+not here: they need user vectors on the server (``docs/fedfast.md``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models import optim
+from models.local_sgd import SGDRates
+from models.mini_batches import mini_batches
+from models.sam import Radii, sam_gradients
+from models.tables import row_lengths, scale_rows
+from models.types import ClientResult, CohortResult, Samples, Tensors, Update
+from strategies.base import RecStrategy, StrategyConfig
+
+PLAIN = Radii()
+
+
+@dataclass(frozen=True)
+class FedFastConfig(StrategyConfig):
+    """Settings of FedFast."""
+
+    server_optimiser: optim.OptimiserName = "sgd"
+    """``sgd`` with ``server_lr`` 1 is the paper's average; others take the movement as a
+    gradient."""
+    server_lr: float = 1.0
+    batch_size: int = 256
+    """Consecutive samples a local SGD step; its loss is their mean."""
+    shared_lr: float = 20.0
+    """Local learning rate of the shared parameters. Users who left a row alone do not shrink its
+    movement, so this is an ordinary rate: a sample moves its row by it over the batch size."""
+    private_lr: float = 5.0
+    """Local learning rate of the private parameters."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
+        for name in ("shared_lr", "private_lr"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+
+
+class FedFast(RecStrategy):
+    """Local mini-batch SGD; item rows averaged by their movement (ActvAGG)."""
+
+    Config: ClassVar[type[StrategyConfig]] = FedFastConfig
+    title: ClassVar[str] = "FedFast, ActvAGG (KDD 2020)"
+    about: ClassVar[str] = "Item rows averaged with weights by how far each user moved them"
+    update_kind: ClassVar[Literal["gradient", "delta"]] = "delta"
+    config: FedFastConfig
+
+    # ---- client half ---------------------------------------------------------------------
+    def client_update(
+        self, shared: Tensors, private: Tensors, epochs: Sequence[Samples], rng: np.random.Generator
+    ) -> ClientResult:
+        """Local SGD on a copy of all shared parameters: the readable reference."""
+        batches, cfg = mini_batches(epochs, self.config.batch_size), self.config
+        local, loss = shared, 0.0
+        for batch in batches:
+            user = sam_gradients(self.model, local, private, batch, len(batch), PLAIN)
+            local = optim.step("sgd", local, user.shared, {}, cfg.shared_lr)[0]
+            private = optim.step("sgd", private, user.private, {}, cfg.private_lr)[0]
+            loss += float(user.losses[0]) / len(batches)
+        moved, weight = {n: local[n] - shared[n] for n in shared}, float(len(epochs[0]))
+        lengths = {n: row_lengths(moved[n]) for n in shared if n in self.model.item_tables}
+        weighed = {
+            n: scale_rows(t, lengths[n]) if n in lengths else weight * t for n, t in moved.items()
+        }
+        return ClientResult(Update(weighed, weight, lengths), private, _metrics(loss, epochs))
+
+    def cohort_update(
+        self,
+        shared: Tensors,
+        private_block: Tensors,
+        epochs_U: Sequence[Sequence[Samples]],
+        rngs: Sequence[np.random.Generator],
+    ) -> CohortResult:
+        """The same for a block of users, by the model's local SGD."""
+        batches_U = [mini_batches(epochs, self.config.batch_size) for epochs in epochs_U]
+        weights_U = [float(len(epochs[0])) for epochs in epochs_U]
+        rates = SGDRates(self.config.shared_lr, self.config.private_lr)
+        trained = self.model.local_sgd(
+            shared, private_block, batches_U, weights_U, rates, by_length=True
+        )
+        metrics = _metrics(trained.loss, [samples for epochs in epochs_U for samples in epochs])
+        update = Update(trained.moved, sum(weights_U), trained.lengths)
+        return CohortResult(update, trained.private, metrics)
+
+    def adapt(
+        self, shared: Tensors, private: Tensors, epochs: Sequence[Samples], rng: np.random.Generator
+    ) -> Tensors:
+        """A mini-batch at a time: from the second on, local SGD would rest on moved parameters."""
+        batches = mini_batches(epochs, self.config.batch_size)
+        return super().adapt(shared, private, batches, rng)
+
+    # ---- server half ---------------------------------------------------------------------
+    def server_update(
+        self, shared: Tensors, summed: Update, server_state: Tensors
+    ) -> tuple[Tensors, Tensors]:
+        """Add the weighted mean movement: the optimiser descends along its negative.
+
+        Raises:
+            ValueError: for an update without the norms of its rows' movements.
+
+        """
+        if summed.row_weights is None:
+            raise ValueError("the update needs its row weights, the norms of the movements")
+        lengths, cfg = summed.row_weights, self.config
+        gradient = {
+            n: -_mean(t, lengths[n]) if n in lengths else -t / summed.weight
+            for n, t in summed.tensors.items()
+        }
+        return optim.step(cfg.server_optimiser, shared, gradient, server_state, cfg.server_lr)
+
+
+def _mean(weighed: Tensor, lengths_I: Tensor) -> Tensor:
+    """Mean movement of each row; zero where there was none."""
+    # A row of length zero has a zero sum as well, so any divisor does.
+    divisors_I = torch.where(lengths_I > 0, lengths_I, torch.ones_like(lengths_I))
+    return weighed / divisors_I.reshape(-1, *[1] * (weighed.dim() - 1))
+
+
+def _metrics(loss: float, samples: Sequence[Samples]) -> dict[str, float]:
+    return {"loss": loss, "num_samples": float(sum(len(part) for part in samples))}
