@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -47,11 +47,23 @@ class StrategyConfig:
     """Learning rate of the server's optimiser."""
 
     def __post_init__(self) -> None:
-        for name in ("local_epochs", "num_negatives"):
+        self._at_least_one("local_epochs", "num_negatives")
+        self._positive("server_lr")
+
+    def _at_least_one(self, *names: str) -> None:
+        for name in names:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.server_lr <= 0:
-            raise ValueError(f"server_lr must be positive, got {self.server_lr}")
+
+    def _positive(self, *names: str) -> None:
+        for name in names:
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+
+    def _one_of(self, name: str, allowed: Sequence[str]) -> None:
+        if getattr(self, name) not in allowed:
+            said = ", ".join(allowed)
+            raise ValueError(f"{name} must be one of {said}, got {getattr(self, name)!r}")
 
 
 class RecStrategy(ServerHalf, FlowerHooks):
@@ -62,9 +74,6 @@ class RecStrategy(ServerHalf, FlowerHooks):
     """Name as in its paper, with the reference (for example an arXiv number)."""
     about: ClassVar[str] = ""
     """What it does, in a line of at most 80 characters."""
-    update_kind: ClassVar[Literal["gradient", "delta"]] = "gradient"
-    """What the shared part of an update is: a gradient, or the weighted movement of weights
-    (then a stock Flower strategy, which averages weights, can drive the nodes too)."""
     supports_partial_participation: ClassVar[bool] = True
     dense_updates: ClassVar[bool] = False
     """An update also moves item rows that the user has no sample of."""
@@ -179,6 +188,11 @@ class RecStrategy(ServerHalf, FlowerHooks):
         private = self.private_parameters(private_block)
         with torch.no_grad():
             return self.model.score_candidates(shared, private, items_UC)
+
+
+def training_metrics(loss: float, samples: Sequence[Samples]) -> dict[str, float]:
+    """A user's or a block's summed metrics: loss, and the number of samples trained on."""
+    return {"loss": loss, "num_samples": float(sum(len(part) for part in samples))}
 
 
 def _stacked(results: Sequence[ClientResult]) -> Tensors | None:

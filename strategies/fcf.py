@@ -49,9 +49,8 @@ class FCFConfig(StrategyConfig):
         for name in ("alpha", "item_reg"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
-        if self.user_reg <= 0:
-            # Without it a user with fewer items than factors has no unique vector.
-            raise ValueError(f"user_reg must be positive, got {self.user_reg}")
+        # Without it a user with fewer items than factors has no unique vector.
+        self._positive("user_reg")
 
 
 class FCF(RecStrategy):

@@ -21,7 +21,7 @@ from models.local_sgd import SGDRates, with_proximal
 from models.reduce_samples import distinct
 from models.sam import Radii, sam_gradients
 from models.types import ClientResult, CohortResult, Samples, Tensors, Update
-from strategies.base import RecStrategy, StrategyConfig
+from strategies.base import RecStrategy, StrategyConfig, training_metrics
 
 Weighting = Literal["samples", "users", "rows"]
 PLAIN = Radii()
@@ -49,14 +49,9 @@ class FedAvgConfig(StrategyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
-        for name in ("shared_lr", "private_lr"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-        if self.weighting not in get_args(Weighting):
-            allowed = ", ".join(get_args(Weighting))
-            raise ValueError(f"weighting must be one of {allowed}, got {self.weighting!r}")
+        self._at_least_one("batch_size")
+        self._positive("shared_lr", "private_lr")
+        self._one_of("weighting", get_args(Weighting))
 
 
 class FedAvg(RecStrategy):
@@ -87,7 +82,7 @@ class FedAvg(RecStrategy):
             loss += float(user.losses[0]) / len(batches)
         weight, rows = self._weight(epochs), self._row_weights(shared, [epochs])
         moved = {n: weight * (local[n] - shared[n]) for n in shared}
-        return ClientResult(Update(moved, weight, rows), private, _metrics(loss, epochs))
+        return ClientResult(Update(moved, weight, rows), private, training_metrics(loss, epochs))
 
     def cohort_update(
         self,
@@ -101,7 +96,9 @@ class FedAvg(RecStrategy):
         weights_U = [self._weight(epochs) for epochs in epochs_U]
         trained = self.model.local_sgd(shared, private_block, batches_U, weights_U, self.rates)
         update = Update(trained.moved, sum(weights_U), self._row_weights(shared, epochs_U))
-        metrics = _metrics(trained.loss, [samples for epochs in epochs_U for samples in epochs])
+        metrics = training_metrics(
+            trained.loss, [samples for epochs in epochs_U for samples in epochs]
+        )
         return CohortResult(update, trained.private, metrics)
 
     def adapt(
@@ -165,7 +162,3 @@ def _touches(epochs_U: Sequence[Sequence[Samples]], num_items: int) -> Tensor:
     keys_S = np.repeat(np.arange(len(sizes_U)), sizes_U) * num_items + items_S
     keys_P, _ = distinct(keys_S, len(sizes_U) * num_items)
     return torch.from_numpy(np.bincount(keys_P % num_items, minlength=num_items))
-
-
-def _metrics(loss: float, samples: Sequence[Samples]) -> dict[str, float]:
-    return {"loss": loss, "num_samples": float(sum(len(part) for part in samples))}

@@ -48,8 +48,7 @@ class FedDAEConfig(StrategyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.private_lr <= 0:
-            raise ValueError(f"private_lr must be positive, got {self.private_lr}")
+        self._positive("private_lr")
         if self.beta < 0:
             raise ValueError(f"beta must not be negative, got {self.beta}")
         if not 0 <= self.dropout < 1:

@@ -24,7 +24,7 @@ from models import optim
 from models.sam import Radii, sam_gradients
 from models.tables import mean_tables
 from models.types import ClientResult, CohortResult, Samples, Tensors, Update
-from strategies.base import RecStrategy, StrategyConfig
+from strategies.base import RecStrategy, StrategyConfig, training_metrics
 from strategies.paillier import MULTIPLIER, VALUE_BITS, Paillier
 from strategies.paillier_keys import require_phe
 
@@ -63,10 +63,8 @@ class FedMFConfig(StrategyConfig):
             )
         if self.encryption == "paillier" and not self.key_folder:
             raise ValueError("key_folder is needed with encryption=paillier: fedrecgel keys DIR")
-        if self.private_lr <= 0:
-            raise ValueError(f"private_lr must be positive, got {self.private_lr}")
-        if self.loss_slice < 1:
-            raise ValueError(f"loss_slice must be at least 1, got {self.loss_slice}")
+        self._positive("private_lr")
+        self._at_least_one("loss_slice")
 
 
 class FedMF(RecStrategy):
@@ -152,7 +150,7 @@ class FedMF(RecStrategy):
             total = {n: total[n] + user.shared[n] / len(epochs) for n in total}
             loss += float(user.losses[0]) / len(epochs)
             private = self._private_step(private, user.private)
-        return ClientResult(Update(total, weight=1.0), private, _metrics(loss, epochs))
+        return ClientResult(Update(total, weight=1.0), private, training_metrics(loss, epochs))
 
     def cohort_update(
         self,
@@ -170,7 +168,7 @@ class FedMF(RecStrategy):
             loss += float(block.losses[:, 0].sum()) / len(by_epoch)
             private_block = self._private_step(private_block, block.private)
         mean = {n: mean_tables([g[n] for g in gradients]) for n in shared}
-        metrics = _metrics(loss, [samples for epochs in epochs_U for samples in epochs])
+        metrics = training_metrics(loss, [samples for epochs in epochs_U for samples in epochs])
         return CohortResult(Update(mean, float(len(epochs_U))), private_block, metrics)
 
     def _private_step(self, private: Tensors, gradients: Tensors) -> Tensors:
@@ -178,7 +176,3 @@ class FedMF(RecStrategy):
         cfg, at = self.config, self.private_parameters(private)
         stepped, moments = optim.step(cfg.private_optimiser, at, gradients, private, cfg.private_lr)
         return {**stepped, **moments}
-
-
-def _metrics(loss: float, samples: Sequence[Samples]) -> dict[str, float]:
-    return {"loss": loss, "num_samples": float(sum(len(part) for part in samples))}

@@ -20,6 +20,7 @@ class FedNCF(FedRecGEL):
 
     Config: ClassVar[type[StrategyConfig]] = PrivateAdamConfig
     title: ClassVar[str] = "FedNCF (Knowledge-Based Systems 2022, arXiv 2106.04405)"
+    about: ClassVar[str] = "FedRecGEL's training of NeuMF without any perturbation"
 
     @property
     def radii(self) -> Radii:

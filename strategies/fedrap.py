@@ -23,7 +23,7 @@ from models.additive_sgd import AdditiveRates, additive_sgd
 from models.linear import BIAS, ITEM, WEIGHT, LinearScoring, own_rows, score_rows
 from models.mini_batches import mini_batches
 from models.types import ClientResult, CohortResult, History, IntArray, Samples, Tensors, Update
-from strategies.base import RecStrategy, StrategyConfig
+from strategies.base import RecStrategy, StrategyConfig, training_metrics
 
 OWN, ROUNDS = "own_item_emb", "rounds"
 """The user's table D, private; and the number of finished rounds, shared."""
@@ -62,20 +62,15 @@ class FedRAPConfig(StrategyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
-        for name in ("score_lr", "own_lr", "item_lr_factor"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        self._at_least_one("batch_size")
+        self._positive("score_lr", "own_lr", "item_lr_factor")
         for name in ("weight_decay", "difference", "sparsity"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
         for name in ("round_decay", "batch_decay"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"{name} must lie in 0..1, above 0, got {getattr(self, name)}")
-        if self.curriculum not in get_args(Curriculum):
-            allowed = ", ".join(get_args(Curriculum))
-            raise ValueError(f"curriculum must be one of {allowed}, got {self.curriculum!r}")
+        self._one_of("curriculum", get_args(Curriculum))
 
     def rates(self, finished_rounds: int, num_items: int) -> AdditiveRates:
         """What the round after so many is trained with."""
@@ -127,7 +122,7 @@ class FedRAP(RecStrategy):
         local, loss = self._descend(local, epochs, self._rates(shared), tuple(local))
         moved = {ITEM: local[ITEM] - shared[ITEM], ROUNDS: torch.ones_like(shared[ROUNDS])}
         private = {name: local[name] for name in private}
-        return ClientResult(Update(moved, 1.0), private, _metrics(loss, epochs))
+        return ClientResult(Update(moved, 1.0), private, training_metrics(loss, epochs))
 
     def cohort_update(
         self,
@@ -150,7 +145,9 @@ class FedRAP(RecStrategy):
             ITEM: pairs.moved(trained.copy_PD, shared[ITEM]),
             ROUNDS: torch.full_like(shared[ROUNDS], users),
         }
-        metrics = _metrics(trained.loss, [samples for epochs in epochs_U for samples in epochs])
+        metrics = training_metrics(
+            trained.loss, [samples for epochs in epochs_U for samples in epochs]
+        )
         return CohortResult(Update(moved, float(users)), private, metrics)
 
     def adapt(
@@ -228,7 +225,3 @@ def _gradients(
     loss = bce - rates.difference * apart + rates.sparsity * size + rates.weight_decay * penalty
     gradients = torch.autograd.grad(loss, [leaves[n] for n in wanted])
     return dict(zip(wanted, gradients, strict=True)), float(bce.detach())
-
-
-def _metrics(loss: float, samples: Sequence[Samples]) -> dict[str, float]:
-    return {"loss": loss, "num_samples": float(sum(len(part) for part in samples))}

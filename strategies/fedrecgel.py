@@ -44,11 +44,8 @@ class PrivateAdamConfig(StrategyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("private_lr", "local_lr"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-        if self.loss_slice < 1:
-            raise ValueError(f"loss_slice must be at least 1, got {self.loss_slice}")
+        self._positive("private_lr", "local_lr")
+        self._at_least_one("loss_slice")
 
 
 @dataclass(frozen=True)

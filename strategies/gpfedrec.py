@@ -72,21 +72,15 @@ class GPFedRecConfig(StrategyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("batch_size", "mp_layers"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("mlp_lr", "user_lr", "item_lr"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        self._at_least_one("batch_size", "mp_layers")
+        self._positive("mlp_lr", "user_lr", "item_lr")
         if not 0 <= self.pull < 2:
             # From 2 on a step ends at least as far beyond the target as it began before it.
             raise ValueError(f"pull must lie in 0..2, below 2, got {self.pull}")
         if self.gamma < 0 or self.neighbours < 0:
             raise ValueError("gamma and neighbours must not be negative")
-        for name, kind in (("affinity", Affinity), ("score_with", ScoreWith)):
-            if getattr(self, name) not in get_args(kind):
-                allowed = ", ".join(get_args(kind))
-                raise ValueError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}")
+        self._one_of("affinity", get_args(Affinity))
+        self._one_of("score_with", get_args(ScoreWith))
 
 
 class GPFedRec(RecStrategy):

@@ -22,7 +22,7 @@ from models.linear import BIAS, ITEM, WEIGHT, LinearScoring, own_rows, score_row
 from models.mini_batches import mini_batches
 from models.sam import Radii, sam_gradients
 from models.types import ClientResult, CohortResult, History, IntArray, Samples, Tensors, Update
-from strategies.base import RecStrategy, StrategyConfig
+from strategies.base import RecStrategy, StrategyConfig, training_metrics
 
 OWN, HAS_OWN = "own_item_emb", "has_own"
 ScoreWith = Literal["own", "shared"]
@@ -49,14 +49,9 @@ class PFedRecConfig(StrategyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
-        for name in ("private_lr", "item_lr_factor"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-        if self.score_with not in get_args(ScoreWith):
-            allowed = ", ".join(get_args(ScoreWith))
-            raise ValueError(f"score_with must be one of {allowed}, got {self.score_with!r}")
+        self._at_least_one("batch_size")
+        self._positive("private_lr", "item_lr_factor")
+        self._one_of("score_with", get_args(ScoreWith))
 
     def rates(self, num_items: int) -> AlternatingRates:
         """Learning rates in a catalogue of this size."""
@@ -103,7 +98,7 @@ class PFedRec(RecStrategy):
             loss += float(first.losses[0]) / len(batches)
         moved = {ITEM: local[ITEM] - shared[ITEM]}
         kept = {OWN: local[ITEM], HAS_OWN: torch.ones_like(private[HAS_OWN])} if self._own else {}
-        return ClientResult(Update(moved, 1.0), {**scorer, **kept}, _metrics(loss, epochs))
+        return ClientResult(Update(moved, 1.0), {**scorer, **kept}, training_metrics(loss, epochs))
 
     def cohort_update(
         self,
@@ -122,7 +117,9 @@ class PFedRec(RecStrategy):
             private[OWN] = trained.pairs.tables(trained.rows_PD, items_ID)
             private[HAS_OWN] = torch.ones_like(private_block[HAS_OWN])
         update = Update({ITEM: trained.pairs.moved(trained.rows_PD, items_ID)}, len(epochs_U))
-        metrics = _metrics(trained.loss, [samples for epochs in epochs_U for samples in epochs])
+        metrics = training_metrics(
+            trained.loss, [samples for epochs in epochs_U for samples in epochs]
+        )
         return CohortResult(update, private, metrics)
 
     def adapt(
@@ -155,16 +152,3 @@ class PFedRec(RecStrategy):
             return scores_UC
         own_UC = score_rows(own_rows(private_block[OWN], items_UC), private_block)
         return torch.where(private_block[HAS_OWN][:, None] > 0, own_UC, scores_UC)
-
-    # ---- server half ---------------------------------------------------------------------
-    def server_update(
-        self, shared: Tensors, summed: Update, server_state: Tensors
-    ) -> tuple[Tensors, Tensors]:
-        """Add the mean movement: the optimiser descends along its negative."""
-        gradient = {n: -t / summed.weight for n, t in summed.tensors.items()}
-        cfg = self.config
-        return optim.step(cfg.server_optimiser, shared, gradient, server_state, cfg.server_lr)
-
-
-def _metrics(loss: float, samples: Sequence[Samples]) -> dict[str, float]:
-    return {"loss": loss, "num_samples": float(sum(len(part) for part in samples))}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from models.types import IndividualUpdates, IntArray, SumOfUpdates, Tensors, Upd
 class ServerHalf:
     """What the server does with updates, and what it sends to single users."""
 
+    update_kind: ClassVar[Literal["gradient", "delta"]] = "gradient"
+    """What the shared part of an update is: a gradient, or the weighted movement of weights
+    (then a stock Flower strategy, which averages weights, can drive the nodes too)."""
     needs_individual_updates: ClassVar[bool] = False
     """The server must see each user's update, not only their sum."""
     personal_evaluation: ClassVar[bool] = False
@@ -70,10 +73,11 @@ class ServerHalf:
     def server_update(
         self, shared: Tensors, summed: Update, server_state: Tensors
     ) -> tuple[Tensors, Tensors]:
-        """Step the server's optimiser along the mean update, read as a gradient."""
-        mean = {n: t / summed.weight for n, t in summed.tensors.items()}
+        """Step the server's optimiser: against the mean gradient, or along the mean movement."""
+        divisor = -summed.weight if self.update_kind == "delta" else summed.weight
+        gradient = {n: t / divisor for n, t in summed.tensors.items()}
         cfg = self.config
-        return optim.step(cfg.server_optimiser, shared, mean, server_state, cfg.server_lr)
+        return optim.step(cfg.server_optimiser, shared, gradient, server_state, cfg.server_lr)
 
     def individual_server_update(
         self, shared: Tensors, updates: IndividualUpdates, server_state: Tensors
