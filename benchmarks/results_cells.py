@@ -88,6 +88,11 @@ class RunCell:
             shutil.rmtree(self.folder / leftover, ignore_errors=True)
         self._stamp.write_text(text, encoding="utf-8")
 
+    @property
+    def is_made(self) -> bool:
+        """Whether the run was completed."""
+        return self._stamp.is_file()
+
     def metrics(self) -> dict[str, float]:
         """Metrics of the selected round."""
         return load_result(self.folder).metrics
@@ -125,6 +130,11 @@ class ReferenceCell:
         )
         self.root.mkdir(parents=True, exist_ok=True)
         self.path.write_text(json.dumps([row.as_json() for row in rows]), encoding="utf-8")
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the references were fitted."""
+        return self.path.is_file()
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows as plain values."""

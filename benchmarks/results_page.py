@@ -37,7 +37,8 @@ def page(cells: Sequence[Cell], command: str) -> str:
 
 def _section(dataset: str, protocol: str, cells: Sequence[Cell]) -> str:
     by_method: dict[tuple[str, str], list[Mapping[str, float]]] = {}
-    for cell in cells:
+    made = [cell for cell in cells if cell.is_made]
+    for cell in made:
         if isinstance(cell, RunCell):
             by_method.setdefault((f"`{cell.strategy}`", ""), []).append(cell.metrics())
         else:
@@ -47,17 +48,19 @@ def _section(dataset: str, protocol: str, cells: Sequence[Cell]) -> str:
     best_first = sorted(by_method.items(), key=lambda item: -_mean(item[1]))
     lines = [
         f"## {dataset}, protocol {protocol}\n",
-        "| method | " + " | ".join(SHOWN.values()) + " |",
-        "|---|" + "---|" * len(SHOWN),
+        "| method | seeds | " + " | ".join(SHOWN.values()) + " |",
+        "|---|---|" + "---|" * len(SHOWN),
     ]
-    return "\n".join([*lines, *(_line(*item) for item in best_first), ""])
+    missing = sorted({cell.label for cell in cells} - {cell.label for cell in made})
+    notes = [f"\nNot made yet: {', '.join(missing)}."] if missing else []
+    return "\n".join([*lines, *(_line(*item) for item in best_first), *notes, ""])
 
 
 def _line(method: tuple[str, str], runs: Sequence[Mapping[str, float]]) -> str:
     title, implementation = method
     label = f"*{title}* (reference, {implementation})" if implementation else title
     figures = [mean_sd([metrics.get(name) for metrics in runs]) for name in SHOWN]
-    return "| " + " | ".join([label, *figures]) + " |"
+    return "| " + " | ".join([label, str(len(runs)), *figures]) + " |"
 
 
 def _mean(runs: Sequence[Mapping[str, float]]) -> float:

@@ -30,16 +30,21 @@ def main() -> None:
     asked = _arguments()
     sources = [DataSource.parsed(text) for text in asked.dataset or ["ml_100k"]]
     cells = list(_cells(sources, asked))
-    context = multiprocessing.get_context("spawn")
-    failed = []
-    with ProcessPoolExecutor(asked.jobs, mp_context=context) as pool:
-        for cell, error in zip(cells, pool.map(_made, cells), strict=True):
-            print(f"{cell.label}: {error or 'done'}", flush=True)
-            failed += [cell.label] if error else []
+    failed = [] if asked.page_only else make_all(cells, asked.jobs)
     if failed:
         sys.exit(f"{len(failed)} of {len(cells)} cells failed: {', '.join(failed)}")
     asked.out.write_text(page(cells, _command(sources, asked)), encoding="utf-8")
     print(f"wrote {asked.out}")
+
+
+def make_all(cells: Sequence[Cell], jobs: int) -> list[str]:
+    """Make what is missing; labels of the cells that failed."""
+    context, failed = multiprocessing.get_context("spawn"), []
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        for cell, error in zip(cells, pool.map(_made, cells), strict=True):
+            print(f"{cell.label}: {error or 'done'}", flush=True)
+            failed += [cell.label] if error else []
+    return failed
 
 
 def _made(cell: Cell) -> str | None:
@@ -74,6 +79,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--strategies", default="", help="by default all of them")
     parser.add_argument("--runs", type=Path, default=Path("runs/results"))
     parser.add_argument("--out", type=Path, default=Path("docs/results.md"))
+    parser.add_argument("--page-only", action="store_true", help="write what has been made so far")
     parser.add_argument("--jobs", type=int, default=2, help="runs at once, one core each")
     return parser.parse_args()
 

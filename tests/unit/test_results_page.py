@@ -38,6 +38,7 @@ def left_by_a_run(cell: RunCell, value: float) -> None:
     )
     cell.folder.mkdir(parents=True)
     result.save()
+    cell._stamp.write_text("")
 
 
 def test_rows_by_hand_best_first(tmp_path: Path) -> None:
@@ -48,12 +49,14 @@ def test_rows_by_hand_best_first(tmp_path: Path) -> None:
     reference = ReferenceCell(SOURCE, "strict", 0, tmp_path)
     row = {"title": "Some", "implementation": "own", "metrics": dict.fromkeys(SHOWN, 0.26)}
     reference.path.write_text(json.dumps([row]))
-    lines = page([*cells, reference], "the command").splitlines()
+    unmade = RunCell(SOURCE, "strict", 2, tmp_path, "fedmf")
+    lines = page([*cells, reference, unmade], "the command").splitlines()
+    assert "Not made yet: ml_100k-strict-fedmf-s2." in lines
     assert "the command" in lines
     rows = [line for line in lines if line.startswith("|")][2:]
     assert rows == [
-        "| *Some* (reference, own) | 26.00 | 26.00 | 26.00 | 26.00 |",
-        "| `fedmf` | 25.00 ± 7.07 | 25.00 ± 7.07 | 25.00 ± 7.07 | 25.00 ± 7.07 |",
+        "| *Some* (reference, own) | 1 | 26.00 | 26.00 | 26.00 | 26.00 |",
+        "| `fedmf` | 2 | 25.00 ± 7.07 | 25.00 ± 7.07 | 25.00 ± 7.07 | 25.00 ± 7.07 |",
     ]
 
 
