@@ -14,12 +14,18 @@ ITERATIONS = 50
 Matrix = npt.NDArray[np.float64]
 
 
-def kmeans(rows_ID: FloatArray, clusters: int, rng: np.random.Generator) -> IntArray:
+def kmeans(
+    rows_ID: FloatArray,
+    clusters: int,
+    rng: np.random.Generator,
+    start_KD: FloatArray | None = None,
+) -> IntArray:
     """Cluster (I,) of each row, from 0; at most ``clusters`` of them, fewer where rows repeat.
 
     Every iteration assigns rows to the nearest centre, of equally near ones the first, and moves
     centres to the mean of their rows; one without rows stays where it is. It ends when no row
-    changes its cluster, or after ``ITERATIONS``.
+    changes its cluster, or after ``ITERATIONS``. ``start`` are centres to begin with instead,
+    so that clusters keep their numbers from one call to the next.
 
     Raises:
         ValueError: for fewer than one cluster, or no rows.
@@ -28,7 +34,10 @@ def kmeans(rows_ID: FloatArray, clusters: int, rng: np.random.Generator) -> IntA
     if clusters < 1 or not len(rows_ID):
         raise ValueError(f"clusters and rows must be at least 1, got {clusters}, {len(rows_ID)}")
     points_ID = rows_ID.astype(np.float64)
-    centres_KD = _plus_plus(points_ID, min(clusters, len(points_ID)), rng)
+    if start_KD is None:
+        centres_KD = _plus_plus(points_ID, min(clusters, len(points_ID)), rng)
+    else:
+        centres_KD = start_KD.astype(np.float64)
     labels_I: IntArray = _distances(points_ID, centres_KD).argmin(axis=1)
     for _ in range(ITERATIONS):
         centres_KD = _means(points_ID, labels_I, centres_KD)
@@ -61,8 +70,8 @@ def _distances(points_ID: Matrix, centres_KD: Matrix) -> Matrix:
 
 def _means(points_ID: Matrix, labels_I: IntArray, centres_KD: Matrix) -> Matrix:
     counts_K = np.bincount(labels_I, minlength=len(centres_KD))
-    sums_KD = np.zeros_like(centres_KD)
-    np.add.at(sums_KD, labels_I, points_ID)
+    of_KI = labels_I == np.arange(len(centres_KD))[:, None]
+    sums_KD = of_KI.astype(np.float64) @ points_ID
     means_KD: Matrix = np.where(
         counts_K[:, None] > 0, sums_KD / np.maximum(counts_K, 1)[:, None], centres_KD
     )
