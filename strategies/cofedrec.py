@@ -153,7 +153,7 @@ class CoFedRec(RecStrategy):
         if self.workspace is not None:
             return UserTables(self.workspace / "groups")
         self._temporary = tempfile.TemporaryDirectory(prefix="cofedrec-")
-        return UserTables(Path(self._temporary.name))
+        return UserTables(Path(self._temporary.name), durable=False)
 
     def individual_template(self, shared: Tensors) -> Tensors:
         """A user uploads its table."""

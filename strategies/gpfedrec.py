@@ -177,7 +177,7 @@ class GPFedRec(RecStrategy):
         if self.workspace is not None:
             return UserTables(self.workspace / "tables")
         self._temporary = tempfile.TemporaryDirectory(prefix="gpfedrec-")
-        return UserTables(Path(self._temporary.name))
+        return UserTables(Path(self._temporary.name), durable=False)
 
     @cached_property
     def graph(self) -> UserGraph:

@@ -26,8 +26,10 @@ class RoundFile:
     tables_GX: FloatArray
 
 
-def write_tables(path: Path, content: RoundFile) -> RoundFile:
+def write_tables(path: Path, content: RoundFile, durable: bool = True) -> RoundFile:
     """Write a file so that a crash leaves the old one or the new one; returns it as mapped.
+
+    ``durable``: a crash of the whole machine as well, by forcing it to disk.
 
     Raises:
         OSError: when the folder cannot be written to, for example for a full disk.
@@ -40,13 +42,15 @@ def write_tables(path: Path, content: RoundFile) -> RoundFile:
             for array in (content.entries_2U, content.tables_GX):
                 ordered = np.ascontiguousarray(array)
                 np.lib.format.write_array(file, ordered, version=(1, 0), allow_pickle=False)
-            file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         temporary.replace(path)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    if durable:
+        _sync_folder(path.parent)
     return read_tables(path)
 
 

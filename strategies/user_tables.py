@@ -41,8 +41,9 @@ class UserTables:
     removed.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, durable: bool = True) -> None:
+        """``durable`` off: files need not outlast the machine's crash, and are written faster."""
+        self._folder, self._durable = folder, durable
         self._files: dict[int, RoundFile] = {}
         self._versions: dict[int, list[_Version]] = {}
         self._stamps = 0
@@ -78,7 +79,9 @@ class UserTables:
         self.forget_after(round_ - 1)
         entries_2U = np.stack([users_U, rows_U]).astype(np.int64)
         tables = np.ascontiguousarray(tables_GID, dtype=np.float32)
-        self._index(round_, write_tables(self._path(round_), RoundFile(entries_2U, tables)))
+        self._index(
+            round_, write_tables(self._path(round_), RoundFile(entries_2U, tables), self._durable)
+        )
 
     def forget_after(self, round_: int) -> None:
         """Drop everything newer than this round, for a run that goes on from there."""
@@ -213,7 +216,7 @@ class UserTables:
             places = {row: place for place, row in enumerate(rows)} | {NO_TABLE: NO_TABLE}
             entries_2U = np.array([(user, places[row]) for user, row in entries]).T
             kept = RoundFile(entries_2U, old.tables_GX[rows])
-            self._files[round_] = write_tables(self._path(round_), kept)
+            self._files[round_] = write_tables(self._path(round_), kept, self._durable)
             for user, row in entries:
                 own = self._versions[user]
                 at = next(k for k, v in enumerate(own) if v.round == round_)
