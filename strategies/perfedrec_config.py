@@ -21,7 +21,9 @@ class PerFedRecConfig(StrategyConfig):
     over the user's positives, which a step of one of their rows is divided by."""
     reg: float = 0.0
     """Weight of half the squared norms of the vector and of the rows in the samples."""
-    clusters: int = 5
+    clusters: int = 2
+    """Tables of clusters; the public code has 5. A cluster's table learns from its members of a
+    round alone, so it takes more clusters only where many users take part."""
     share_user: bool = False
     """Upload the user's vector and cluster by it, instead of by a sketch of the movement."""
     sketch: int = 4

@@ -95,7 +95,7 @@ def test_one_step_by_hand() -> None:
     config = PerFedRecConfig(private_optimiser="sgd", private_lr=0.5, item_lr=0.25, reg=0.0)
     strategy = PerFedRec(config, ONE)
     table = torch.tensor([[1.0], [3.0], [5.0]]).double()
-    shared = {ITEM: table, CLUSTERS: table.repeat(5, 1, 1)}
+    shared = {ITEM: table, CLUSTERS: table.repeat(2, 1, 1)}
     private = {
         USER: torch.tensor([2.0]).double(),
         OWN: 0 * table,
@@ -135,7 +135,7 @@ def dense_loss(table: Tensor, user: Tensor, epoch: Samples, own: list[int], reg:
 
 def test_epochs_equal_torch_optimisers() -> None:
     """Two steps of Adam on the vector and of SGD on the items, from the cluster's table."""
-    config = PerFedRecConfig(private_lr=0.1, item_lr=0.7, reg=0.05, local_epochs=2)
+    config = PerFedRecConfig(private_lr=0.1, item_lr=0.7, reg=0.05, local_epochs=2, clusters=5)
     strategy = PerFedRec(config, MODEL)
     shared, private = start(strategy)
     shared[CLUSTERS][3] += 0.2
