@@ -29,7 +29,14 @@ SHOWN_ONLY = frozenset({"name", "path", "fetch", "sha256", "titles", "synthetic"
 """Settings that do not decide the arrays of a whole data set."""
 COUNTED_AT_ONCE = 1 << 16
 """Users whose rows are counted together."""
-PROTOCOL_FIELDS = ("min_interactions", "duplicates", "validation", "num_candidates", "candidates")
+PROTOCOL_FIELDS = (
+    "min_interactions",
+    "duplicates",
+    "ties",
+    "validation",
+    "num_candidates",
+    "candidates",
+)
 
 Strings = npt.NDArray[np.str_]
 

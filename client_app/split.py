@@ -7,7 +7,8 @@ of the strict protocol:
 2. users with fewer than ``min_interactions`` rows are dropped, once; users and items left
    are renumbered in their order;
 3. a user's rows are ranked by time, the latest first; among equal times the lowest item
-   comes first, then the earlier line of the file. The first is the test row, with
+   comes first, then the earlier line of the file, or (``ties=first_line``) the earlier line
+   at once. The first is the test row, with
    ``validation`` the second is the validation row, all others train.
 """
 
@@ -64,7 +65,7 @@ def split(data: Interactions, protocol: ProtocolConfig, name: str) -> Split:
         )
     users_left, users = np.unique(data.users[kept], return_inverse=True)
     items_left, items = np.unique(data.items[kept], return_inverse=True)
-    rank = _rank(users, items, data.times[kept])
+    rank = _rank(users, items, data.times[kept], protocol.ties)
     counts = {**data.counts, "repeated_rows": repeated, "users_dropped": dropped}
     return _assemble(
         (users, items, rank),
@@ -86,7 +87,7 @@ def split_numbered(data: Interactions, protocol: ProtocolConfig) -> Split:
     first, repeated = _first_of_repeats(data, protocol.duplicates)
     users, items = data.users[first], data.items[first]
     counts = {**data.counts, "repeated_rows": repeated, "rows_used": len(users)}
-    rank = _rank(users, items, data.times[first])
+    rank = _rank(users, items, data.times[first], protocol.ties)
     ids = (data.user_ids, data.item_ids)
     return _assemble((users, items, rank), ids, protocol.validation, counts)
 
@@ -113,9 +114,10 @@ def _frequent(users: IntArray, kept: IntArray, least: int) -> tuple[IntArray, in
     return kept[rows_U[users[kept]] >= least], dropped
 
 
-def _rank(users: IntArray, items: IntArray, times: IntArray) -> IntArray:
-    """Place of each row within its user: 0 is the latest, ties by lowest item, then by line."""
-    order = np.lexsort((np.arange(len(users)), items, -times, users))
+def _rank(users: IntArray, items: IntArray, times: IntArray, ties: str) -> IntArray:
+    """Place of each row within its user: 0 is the latest, ties by the rule, then by line."""
+    second = items if ties == "lowest_item" else np.zeros_like(items)
+    order = np.lexsort((np.arange(len(users)), second, -times, users))
     starts = _indptr(users, int(users.max()) + 1)
     rank = np.empty(len(users), dtype=np.int64)
     rank[order] = np.arange(len(users)) - starts[users[order]]

@@ -59,7 +59,19 @@ def remarks(config: Config) -> list[str]:
             "protocol.select=best_test reports the best round on the test items, as the paper "
             "does: an optimistic number"
         )
+    if config.evaluation.full == "selected" and ranks_each_in_full(config):
+        lines.append(
+            f"strategy={config.strategy_name} ranks users with tensors that the server has for the "
+            "round alone: with evaluation.full=selected every evaluation ranks the whole catalogue"
+        )
     return lines
+
+
+def ranks_each_in_full(config: Config) -> bool:
+    """Whether evaluations rank the whole catalogue: asked for, or as no later one could."""
+    full = config.evaluation.full
+    personal: bool = config.strategy_class.personal_evaluation
+    return full == "each" or (full == "selected" and personal)
 
 
 def _problems(config: Config) -> Iterator[str]:
@@ -188,11 +200,6 @@ def _protocol(config: Config) -> Iterator[str]:
         yield (
             "evaluation.patience stops on the selection metric, but protocol.select=last has "
             "none; choose best_validation or best_test, or evaluation.patience=null"
-        )
-    if config.evaluation.full == "selected" and config.strategy_class.personal_evaluation:
-        yield (
-            f"strategy={config.strategy_name} ranks users with tensors of the round itself: "
-            "evaluation.full=each or never"
         )
     partial = config.strategy_class.supports_partial_participation
     if not partial and config.federation.fraction < 1:

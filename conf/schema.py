@@ -79,6 +79,9 @@ class ProtocolConfig:
     """Users with fewer rows (after ``duplicates``) are dropped, once."""
     duplicates: Literal["keep", "last", "first"] = "last"
     """What becomes of repeated (user, item) rows, before the split."""
+    ties: Literal["lowest_item", "first_line"] = "lowest_item"
+    """Which of a user's rows of the same time counts as the latest: that of the lowest item, as in
+    the paper's notebook, or the first in the file, as in PFedRec's code."""
     validation: bool = True
     """Hold out the second latest row as well."""
     negatives: Literal["honest", "exclude_heldout"] = "honest"

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from conf.build import ConfigError, build, import_target, target_of, unknown_keys
-from conf.checks import check, remarks
+from conf.checks import check, ranks_each_in_full, remarks
 from conf.schema import (
     Config,
     DatasetConfig,
@@ -36,6 +36,7 @@ __all__ = [
     "build_strategy",
     "from_json",
     "from_mapping",
+    "ranks_each_in_full",
     "remarks",
     "to_json",
     "to_mapping",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from conf.tree import Config
+from conf.tree import Config, ranks_each_in_full
 from models.types import Tensors
 from server_app.callbacks import Callback, EvaluationRecord
 from server_app.checkpoint import Checkpoint
@@ -50,7 +50,7 @@ class Examiner:
     ) -> None:
         self._cfg, self._evaluator, self._callbacks = cfg, evaluator, callbacks
         self._measure, self._sealed = measure_of(cfg), is_sealed(cfg)
-        self._full = cfg.evaluation.full == "each"
+        self._full = ranks_each_in_full(cfg)
         self._due: _Due | None = None
         self.selection = Selection() if resume_from is None else resume_from.selection
         self.best: Tensors = {} if resume_from is None else resume_from.best

@@ -10,7 +10,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from conf.fingerprint import code_fingerprint
-from conf.tree import Config, build_strategy, remarks, to_json
+from conf.tree import Config, build_strategy, ranks_each_in_full, remarks, to_json
 from models.rng import Role, derive_rng
 from models.types import Tensors
 from server_app.callbacks import Callback, MetricsLog, RunInfo, read_metrics
@@ -173,7 +173,7 @@ class _Run:
         selection = loop.examiner.selection
         if selection.round is None:
             raise CheckpointError("no round was evaluated")
-        if self.cfg.evaluation.full != "selected":
+        if self.cfg.evaluation.full != "selected" or ranks_each_in_full(self.cfg):
             return Ranking(selection.metrics, selection.counts)
         return self.evaluator.evaluate(
             self.strategy, selection.round, loop.examiner.best, full=True

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from conf.compose import compose, options
-from conf.tree import from_json, to_json
+from conf.tree import from_json, ranks_each_in_full, remarks, to_json
 
 RADII = {
     "paper_filmtrust": ("filmtrust", 0.02, 0.02),
@@ -62,8 +64,18 @@ def test_pfedrecs_setting() -> None:
     assert leaky.protocol.select == "best_validation"
     assert leaky.protocol.negatives == "exclude_heldout"
     honest = compose(["experiment=paper_pfedrec", "protocol.negatives=honest"])
-    strict = compose(["protocol=strict"])
-    assert honest.protocol == strict.protocol
+    assert honest.protocol == replace(compose(["protocol=strict"]).protocol, ties="first_line")
+
+
+def test_tensors_of_a_round_are_ranked_with_in_that_round() -> None:
+    """Which CoFedRec has and FedRecGEL has not: ``selected`` then comes too late."""
+    personal = compose(["experiment=paper_filmtrust", "strategy=cofedrec", PATH])
+    plain = compose(["experiment=paper_filmtrust", PATH])
+    assert personal.evaluation.full == plain.evaluation.full == "selected"
+    assert ranks_each_in_full(personal)
+    assert not ranks_each_in_full(plain)
+    assert any("every evaluation ranks the whole" in remark for remark in remarks(personal))
+    assert not any("every evaluation ranks" in remark for remark in remarks(plain))
 
 
 def test_the_baseline_differs_in_the_radii_alone() -> None:

@@ -56,6 +56,13 @@ def test_among_equal_times_the_lowest_item_comes_first() -> None:
     assert named(divided(rows, STRICT)) == {"u": (["a", "d"], "c", "b")}
 
 
+def test_among_equal_times_the_first_line_comes_first_where_asked() -> None:
+    rows = "u d 9\nu a 1\nu b 9\nu c 9"
+    first = replace(STRICT, ties="first_line")
+    assert named(divided(rows, first)) == {"u": (["a", "c"], "b", "d")}
+    assert named(divided(rows, STRICT)) == {"u": (["a", "d"], "c", "b")}
+
+
 def test_a_tie_for_the_second_place_goes_to_the_lowest_item_too() -> None:
     rows = "u a 1\nu b 8\nu c 8\nu d 9"
     assert named(divided(rows, STRICT)) == {"u": (["a", "c"], "b", "d")}
