@@ -235,7 +235,7 @@ def _local_rates(strategy: RecStrategy) -> str:
     rates = {
         f.name: getattr(strategy.config, f.name)
         for f in dataclasses.fields(strategy.config)
-        if f.name.endswith("_lr") and f.name != "server_lr"
+        if f.name.endswith(("_lr", "_lr_factor")) and f.name != "server_lr"
     }
     shown = [f"strategy.{name}={rate:g}" for name, rate in rates.items()]
     return " or ".join(shown) or "the learning rates"

@@ -54,6 +54,8 @@ class Device:
     store: UserStore
     run_id: str
     received: Received
+    shared: Tensors
+    """The parameters received, as they are used."""
     cfg: Config
     strategy: RecStrategy
     dataset: Dataset
@@ -85,15 +87,16 @@ class Device:
         cfg = from_json(received.config_json)
         strategy: RecStrategy = build_strategy(cfg)
         dataset = load_shard(folder, cfg)
+        opened = strategy.opened(received.tensors)
         for name in strategy.model.item_tables:
-            items = len(received.tensors[name])
+            items = len(opened[name])
             if items != dataset.num_items:
                 raise StoreError(
                     f"{store.path}: run {chosen} was of {items} items, the catalogue in {folder} "
                     f"has {dataset.num_items}: take part in a run with this catalogue"
                 )
         store.check_run(chosen, layout_of(strategy, dataset.num_items))
-        return cls(folder, store, chosen, received, cfg, strategy, dataset)
+        return cls(folder, store, chosen, received, opened, cfg, strategy, dataset)
 
     def __enter__(self) -> Self:
         """For ``with``."""
@@ -137,7 +140,7 @@ class Device:
         if not len(history):
             return "popularity", self._item_counts()
         identity = identity_of(user) if index is None else index
-        private = cold_start(self.strategy, self._shared, history, self.cfg, identity, steps)
+        private = cold_start(self.strategy, self.shared, history, self.cfg, identity, steps)
         known = History(history, np.array([len(history)]))
         return "cold start", self._scored(private, known)
 
@@ -150,13 +153,9 @@ class Device:
         block = layout.unpack(layout.from_bytes(data))
         return {name: tensor[0] for name, tensor in block.items()}
 
-    @property
-    def _shared(self) -> Tensors:
-        return self.strategy.opened(self.received.tensors)
-
     def _scored(self, private: Tensors, history: History) -> Scores:
         block = {n: t[None] for n, t in private.items()}
-        scores_UI = self.strategy.scores_all(self._shared, block, history)
+        scores_UI = self.strategy.scores_all(self.shared, block, history)
         found: Scores = scores_UI[0].double().numpy()
         return found
 

@@ -141,13 +141,11 @@ def _averaged(node: Node, request: Downlink, content: RecordDict) -> RecordDict:
 
 def _check_supported(node: Node, request: Downlink) -> None:
     name, strategy = node.cfg.strategy_name, node.strategy
-    if request.personal and not set(request.personal) <= set(node.part(request.users)):
+    asked = set(node.part(request.users)) | set(node.forgotten)
+    if request.personal and not set(request.personal) <= asked:
         raise NodeError(f"strategy={name}: personal tensors of users that are not asked for")
-    if request.reply_weights and (
-        strategy.update_kind != "delta" or strategy.needs_individual_updates
-    ):
-        what = "each user's own table" if strategy.needs_individual_updates else "gradients"
+    if request.reply_weights and not strategy.averages_weights:
         raise NodeError(
-            f"strategy={name} uploads {what}: averaging weights, as a stock Flower strategy "
+            f"strategy={name} does not average weights: to do so, as a stock Flower strategy "
             "does, would be another algorithm. Use its own server half, or strategy=fedavg"
         )

@@ -37,14 +37,25 @@ class SolvedUsers:
 
 
 def solve_users(items_ID: Tensor, history: History, cost: ImplicitCost) -> Tensor:
-    """Vectors p = (QᵀCQ + λI)⁻¹ QᵀCr of users (U, D), in float64; zero for a user without items."""
+    """Vectors p = (QᵀCQ + λI)⁻¹ QᵀCr of users (U, D), in float64; zero for a user without items.
+
+    Raises:
+        ValueError: when the system has no unique solution in float64.
+
+    """
     items_ID = items_ID.double()
     rows_SD = items_ID[torch.from_numpy(history.items_S).to(items_ID.device)]
     own_U = torch.split(rows_SD, history.lengths_U.tolist())
     gram_DD = items_ID.T @ items_ID + cost.reg * torch.eye(items_ID.shape[1]).to(items_ID)
     system_UDD = torch.stack([gram_DD + cost.alpha * (own.T @ own) for own in own_U])
     right_UD = torch.stack([(1 + cost.alpha) * own.sum(0) for own in own_U])
-    factor_UDD = torch.linalg.cholesky(system_UDD)
+    try:
+        factor_UDD = torch.linalg.cholesky(system_UDD)
+    except RuntimeError as error:  # torch.linalg.LinAlgError, whose name has no type
+        raise ValueError(
+            f"users have no unique vector with alpha={cost.alpha:g} and user_reg={cost.reg:g}: "
+            "lower the first or raise the second"
+        ) from error
     return torch.cholesky_solve(right_UD[:, :, None], factor_UDD)[:, :, 0]
 
 

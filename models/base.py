@@ -24,6 +24,8 @@ class ScoringModel(ABC):
 
     item_tables: ClassVar[frozenset[str]]
     """Names of the shared tensors whose first dimension is the catalogue."""
+    scores_from_history: ClassVar[bool] = False
+    """Scores need a user's history, which few strategies give."""
     block_users: ClassVar[int] = 32
     """Users that are trained at once by default: enough to share what a block shares, few enough
     for a node's workers to have some blocks each."""

@@ -53,6 +53,7 @@ class GatedVAE(ScoringModel):
     item_tables: ClassVar[frozenset[str]] = frozenset(
         {"encoder_item", "decoder_item", "decoder_item_bias"}
     )
+    scores_from_history: ClassVar[bool] = True
     block_users: ClassVar[int] = 8
     """Each user moves a copy of the decoder: more of them leave the cache."""
 

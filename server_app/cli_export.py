@@ -64,15 +64,20 @@ def item_tables(folder: Path) -> tuple[Tensors, int]:
 
     Raises:
         CheckpointError: when no checkpoint is intact.
+        ServerError: when they are encrypted and the private key is not here.
 
     """
-    from conf.tree import from_mapping
+    from conf.tree import build_strategy, from_mapping
     from server_app.checkpoint import load_checkpoint
     from server_app.run_folder import read_config
 
     config, checkpoint = from_mapping(read_config(folder)), load_checkpoint(folder)
     selected = checkpoint.selection.round
-    shared = checkpoint.shared if selected is None else checkpoint.best
+    held = checkpoint.shared if selected is None else checkpoint.best
+    try:
+        shared = build_strategy(config).opened(held)
+    except (OSError, ValueError) as error:
+        raise ServerError(f"{folder}: the item embeddings cannot be read here: {error}") from error
     names = config.model.item_tables
     return {n: shared[n] for n in names}, checkpoint.round if selected is None else selected
 

@@ -74,9 +74,7 @@ def flags_of(strategy: RecStrategy) -> tuple[str, ...]:
         "the server sends users tensors of their own": bool(
             strategy.personal_template(strategy.init_shared(2, np.random.default_rng(0)))
         ),
-        "averages weights, so a stock Flower strategy can drive it": (
-            strategy.update_kind == "delta" and not strategy.needs_individual_updates
-        ),
+        "averages weights, so a stock Flower strategy can drive it": strategy.averages_weights,
         f"extra exchanges: {', '.join(strategy.extra_exchanges)}": bool(strategy.extra_exchanges),
     }
     return tuple(flag for flag, holds in said.items() if holds)

@@ -97,11 +97,14 @@ class Trainer:
         """Make the server's step; the parameters stay as they were unless it is finite.
 
         Raises:
-            RoundError: naming the parameter that would not be finite.
+            RoundError: naming the parameter that would not be finite, or why there is no step.
 
         """
         before = strategy.shared, strategy.server_state
-        strategy.apply(uplinks)
+        try:
+            strategy.apply(uplinks)
+        except ValueError as error:
+            raise RoundError(f"round {server_round}: the server's step: {error}") from error
         for name, tensor in (strategy.shared | strategy.server_state).items():
             if not is_finite(tensor):
                 strategy.shared, strategy.server_state = before

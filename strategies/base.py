@@ -91,7 +91,9 @@ class RecStrategy(ServerHalf, FlowerHooks):
         self.check()
 
     def check(self) -> None:
-        """Raise ValueError when the model does not suit the strategy; the default accepts all."""
+        """Raise ValueError when the model does not suit the strategy."""
+        if self.model.scores_from_history:
+            raise ValueError("the model scores from users' histories; strategy=feddae gives them")
 
     # ---- initial state -------------------------------------------------------------------
     def init_shared(self, num_items: int, rng: np.random.Generator) -> Tensors:

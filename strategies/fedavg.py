@@ -107,6 +107,11 @@ class FedAvg(RecStrategy):
         """A mini-batch at a time: from the second on, local SGD would rest on moved parameters."""
         return super().adapt(shared, private, self._batches(epochs), rng)
 
+    @property
+    def averages_weights(self) -> bool:
+        """Not where each row has a weight of its own."""
+        return self.config.weighting != "rows"
+
     def _batches(self, epochs: Sequence[Samples]) -> list[Samples]:
         """Consecutive mini-batches of all epochs; the last one of an epoch may be shorter."""
         size = self.config.batch_size

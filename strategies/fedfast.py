@@ -66,6 +66,11 @@ class FedFast(RecStrategy):
     update_kind: ClassVar[Literal["gradient", "delta"]] = "delta"
     config: FedFastConfig
 
+    @property
+    def averages_weights(self) -> bool:
+        """Each row has weights of its own, which a stock strategy would not know."""
+        return False
+
     # ---- client half ---------------------------------------------------------------------
     def client_update(
         self, shared: Tensors, private: Tensors, epochs: Sequence[Samples], rng: np.random.Generator

@@ -78,6 +78,7 @@ class FedMF(RecStrategy):
     # ---- encryption ------------------------------------------------------------------------
     def check(self) -> None:
         """Encryption needs its package and a readable public key."""
+        super().check()
         if self.config.encryption == "paillier":
             require_phe()
             assert self.paillier is not None

@@ -1,6 +1,7 @@
 """The messages between server and nodes as typed records; ``strategies.wire`` encodes them.
 
-Private parameters have no field here, so they cannot be sent.
+Private parameters have no field here, so they cannot be sent. What a user uploads has one: where
+a method keeps a copy of its upload to rank with (an own item table), server and node both have it.
 """
 
 from __future__ import annotations

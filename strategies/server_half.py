@@ -19,6 +19,12 @@ class ServerHalf:
     update_kind: ClassVar[Literal["gradient", "delta"]] = "gradient"
     """What the shared part of an update is: a gradient, or the weighted movement of weights
     (then a stock Flower strategy, which averages weights, can drive the nodes too)."""
+
+    @property
+    def averages_weights(self) -> bool:
+        """Whether the server's mean is one of weights by ``Update.weight``, as stock Flower's."""
+        return self.update_kind == "delta" and not self.needs_individual_updates
+
     needs_individual_updates: ClassVar[bool] = False
     """The server must see each user's update, not only their sum."""
     personal_evaluation: ClassVar[bool] = False

@@ -8,8 +8,10 @@ import pytest
 import tiny_run
 import torch
 
+from client_app.user_store import UserStore
 from conf.tree import Config
 from models.types import Tensors
+from server_app.callbacks import Callback, RoundRecord, read_metrics
 from server_app.checkpoint import load_checkpoint
 from server_app.grid import LocalGrid
 from server_app.results import RunResult
@@ -72,3 +74,26 @@ def test_a_resumed_run_has_the_same_bytes(tmp_path: Path, strategy: str) -> None
     assert all(torch.equal(resumed[name], tensor) for name, tensor in shared.items())
     assert parts.metrics == whole.metrics
     assert parts.selected_round == whole.selected_round
+
+
+class Forgetting(Callback):
+    """A user asks its node to be forgotten between two rounds."""
+
+    def __init__(self, folder: Path, user: int) -> None:
+        self._folder, self._user = folder, user
+
+    def on_round(self, record: RoundRecord) -> None:
+        if record.round == 2:
+            (path,) = self._folder.glob("nodes/*.sqlite")
+            store = UserStore(path, path.stem)
+            assert store.forget(self._user) > 0
+            store.close()
+
+
+def test_a_user_may_be_forgotten_during_a_run(tmp_path: Path, strategy: str) -> None:
+    """Also where the server has tensors for the user and sends them on."""
+    everybody = ("federation.fraction=1.0", "federation.num_nodes=1", "federation.min_share=0.9")
+    cfg = configured(tmp_path, strategy, "forgetting", *everybody)
+    run_server(LocalGrid(1), cfg, [Forgetting(tmp_path / "runs" / "forgetting", 3)])
+    users = [line["num_users"] for line in read_metrics(tmp_path / "runs" / "forgetting")]
+    assert users == [20, 20, 19, 19]

@@ -265,7 +265,7 @@ def test_stock_fedavg_drives_the_nodes(tmp_path: Path, weighting: str) -> None:
 def test_stock_strategies_need_weights_not_gradients(cfg: Config) -> None:
     request = tiny_run.downlink(tiny_run.header(cfg), tiny_run.shared(cfg), None)
     reason = refused(tiny_run.train(LocalGrid(1), replace(request, reply_weights=True)))
-    assert "strategy=fedrecgel uploads gradients" in reason
+    assert "strategy=fedrecgel does not average weights" in reason
     assert "strategy=fedavg" in reason
 
 
