@@ -28,6 +28,8 @@ from strategies.base import RecStrategy
 
 QUICKER = {"cofedrec": ("strategy.supcon_items=64",)}
 """Its contrastive loss is quadratic in the items."""
+SERVER_WORKS = {"cofedrec", "fedca", "fedem"}
+"""Their server takes tenths of a second a round, and here each user has one of its own."""
 NAMES = [path.stem for path in (Path(__file__).parents[2] / "conf" / "strategy").glob("*.yaml")]
 
 
@@ -87,9 +89,14 @@ def test_alone_with_honest_negatives_is_chance(strategy: str) -> None:
 
 @pytest.mark.parametrize("strategy", sorted(set(NAMES) - {"fedmf", "fedavg"}))
 def test_alone_every_strategy_is_at_chance(strategy: str) -> None:
-    """Fewer users and rounds than above, for time: a leak such as those below is far outside."""
-    rate = hit_rate(60, 30, f"strategy={strategy}", *QUICKER.get(strategy, ()))
-    assert abs(rate - 0.10) <= chance_band(60)
+    """Fewer users and rounds than above, for time: a leak is far outside all the same.
+
+    Private tables with leaking negatives reach 0.58 in ten rounds; the band of 40 users is 0.14,
+    that of 20 users 0.20.
+    """
+    num_users = 20 if strategy in SERVER_WORKS else 40
+    rate = hit_rate(num_users, 10, f"strategy={strategy}", *QUICKER.get(strategy, ()))
+    assert abs(rate - 0.10) <= chance_band(num_users)
 
 
 @pytest.mark.parametrize(("strategy", "num_users"), [("fedmf", 160), ("fedrecgel", 40)])
