@@ -36,6 +36,10 @@ class SolvedUsers:
     costs_U: Tensor
 
 
+def _identity(items_ID: Tensor) -> Tensor:
+    return torch.eye(items_ID.shape[1], dtype=items_ID.dtype, device=items_ID.device)
+
+
 def solve_users(items_ID: Tensor, history: History, cost: ImplicitCost) -> Tensor:
     """Vectors p = (QᵀCQ + λI)⁻¹ QᵀCr of users (U, D), in float64; zero for a user without items.
 
@@ -46,7 +50,7 @@ def solve_users(items_ID: Tensor, history: History, cost: ImplicitCost) -> Tenso
     items_ID = items_ID.double()
     rows_SD = items_ID[torch.from_numpy(history.items_S).to(items_ID.device)]
     own_U = torch.split(rows_SD, history.lengths_U.tolist())
-    gram_DD = items_ID.T @ items_ID + cost.reg * torch.eye(items_ID.shape[1]).to(items_ID)
+    gram_DD = items_ID.T @ items_ID + cost.reg * _identity(items_ID)
     system_UDD = torch.stack([gram_DD + cost.alpha * (own.T @ own) for own in own_U])
     right_UD = torch.stack([(1 + cost.alpha) * own.sum(0) for own in own_U])
     try:

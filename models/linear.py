@@ -59,7 +59,7 @@ class LinearScoring(ScoringModel):
     def draw_items(self, num_items: int, rng: np.random.Generator) -> Tensor:
         """Draw a table of item embeddings (I, D)."""
         draw = rng.standard_normal((num_items, self.factors), dtype=np.float32)
-        return torch.from_numpy(draw).mul_(self.init_std)
+        return torch.from_numpy(np.float32(self.init_std) * draw)
 
     def logits(self, shared: Tensors, private: Tensors, items_S: Tensor) -> Tensor:
         """Score of the items (S,) for one user."""

@@ -73,8 +73,8 @@ def triples_of(samples: Samples, rows_R: IntArray, own_R: IntArray, like: Tensor
     positions_S = torch.from_numpy(np.searchsorted(rows_R, samples.items_S)).to(like.device)
     sources_P = source_S[pairs_P]
     return Triples(
-        positions_S[torch.from_numpy(sources_P)],
-        positions_S[torch.from_numpy(pairs_P)],
+        positions_S[torch.from_numpy(sources_P).to(positions_S.device)],
+        positions_S[torch.from_numpy(pairs_P).to(positions_S.device)],
         torch.from_numpy(1 / counts_S[sources_P]).to(like),
         torch.from_numpy(np.isin(rows_R, own_R)).to(like),
     )

@@ -21,7 +21,10 @@ def row_table(rows_S: Tensor, values_SX: Tensor, num_items: int) -> Tensor:
     shape = (num_items, *values_SX.shape[1:])
     if len(rows_S) >= num_items:
         return values_SX.new_zeros(shape).index_add_(0, rows_S, values_SX)
-    return torch.sparse_coo_tensor(rows_S[None], values_SX, shape, check_invariants=False)
+    device = values_SX.device
+    return torch.sparse_coo_tensor(
+        rows_S[None], values_SX, shape, device=device, check_invariants=False
+    )
 
 
 def add_table(total: Tensor, table: Tensor) -> None:

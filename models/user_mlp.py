@@ -126,7 +126,8 @@ class UserMLP(ScoringModel):
         return zip(self.widths[:-1], self.widths[1:], strict=True)
 
     def _normal(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Tensor:
-        return torch.from_numpy(rng.standard_normal(shape, dtype=np.float32)).mul_(self.init_std)
+        draw = np.float32(self.init_std) * rng.standard_normal(shape, dtype=np.float32)
+        return torch.from_numpy(draw)
 
 
 def _first_layer(private: Tensors) -> tuple[Tensor, Tensor]:

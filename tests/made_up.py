@@ -45,13 +45,15 @@ def small_config(folder: Path, *overrides: str) -> Config:
     data = folder / "made_up.csv"
     if not data.exists():
         write_interactions(data)
+    chosen = [word for word in overrides if word.startswith(("strategy=", "model="))]
+    narrow = ["model.factors=4"] if hasattr(compose(chosen).model, "factors") else []
     return compose(
         [
             "dataset=file",
             f"dataset.path={data}",
             "dataset.name=made_up",
             "strategy=fedrecgel",
-            "model.factors=4",
+            *narrow,
             "protocol.num_candidates=20",
             "federation.rounds=6",
             "federation.fraction=0.5",

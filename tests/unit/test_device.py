@@ -103,7 +103,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def parameters(model: Any, num_users: int) -> tuple[Tensors, Tensors]:
     rng = np.random.default_rng(0)
-    private = [model.init_private(7, rng) for _ in range(num_users)]
+    private = [model.init_private(40, rng) for _ in range(num_users)]
     return model.init_shared(40, rng), {n: torch.stack([p[n] for p in private]) for n in private[0]}
 
 
@@ -135,7 +135,7 @@ def test_training_stays_where_the_parameters_are(
     made: RecStrategy = cfg.strategy_class(cfg.strategy, cfg.model)
     dataset, users = load_dataset(cfg), np.arange(5)
     shared = made.init_shared(dataset.num_items, derive_rng(0, Role.INIT_SHARED))
-    private = [made.init_private(7, derive_rng(0, Role.INIT_PRIVATE, user)) for user in range(5)]
+    private = [made.start_private(dataset.num_items, 0, user) for user in range(5)]
     block = {n: torch.stack([p[n] for p in private]) for n in private[0]}
     epochs = draw_epochs(made, dataset, cfg, users, 1)
     rngs = [np.random.default_rng(0)] * 5
@@ -144,9 +144,10 @@ def test_training_stays_where_the_parameters_are(
             result: Any = made.cohort_update(shared, block, epochs, rngs)
         else:
             result = made.client_update(shared, private[0], epochs[0], rngs[0])
-        total = SumOfUpdates(shared)
+        total = SumOfUpdates(made.summed_template(shared))
         total.add(result.update)
     tensors = [*total.result().tensors.values(), *result.private.values()]
+    tensors += list((result.individual or {}).values())
     tensors += list((result.update.row_weights or {}).values())
     assert {tensor.device.type for tensor in tensors} == {"cpu"}
 
