@@ -16,12 +16,7 @@ from torch import Tensor
 from models import optim
 from models.losses import sliced_bce
 from models.mf import ITEM, USER
-from models.types import Samples, Tensors
-
-
-def touched(batches: Sequence[Samples]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Distinct items of the mini-batches, ascending."""
-    return np.unique(np.concatenate([batch.items_S for batch in batches]))
+from models.types import Samples, Tensors, touched_items
 
 
 def adam_rows(
@@ -31,7 +26,7 @@ def adam_rows(
 
     Inputs stay as they are.
     """
-    rows_R = touched(batches)
+    rows_R = touched_items(batches)
     rows = torch.from_numpy(rows_R).to(items_ID.device)
     point: Tensors = {ITEM: items_ID[rows], USER: user_D}
     state, loss = optim.init_state("adam", point), 0.0

@@ -19,10 +19,9 @@ import torch
 from torch import Tensor
 
 from models import optim
-from models.adam_rows import touched
 from models.losses import sliced_bce
 from models.mf import ITEM, USER
-from models.types import Samples, Tensors
+from models.types import Samples, Tensors, touched_items
 
 NAMES = tuple(f"adapter_{kind}{layer}" for layer in range(3) for kind in "wb")
 
@@ -69,7 +68,7 @@ def elastic_adam(
     Returns the table before it is merged, vector and adapter, and the mean of the losses that the
     second steps start from. Rows without a sample stay (``models.adam_rows``), and so do inputs.
     """
-    rows_R = touched(batches)
+    rows_R = touched_items(batches)
     rows = torch.from_numpy(rows_R).to(items_ID.device)
     point: Tensors = {ITEM: items_ID[rows], USER: private[USER]}
     adapter, server_RD, loss = {n: private[n] for n in NAMES}, server_ID[rows], 0.0

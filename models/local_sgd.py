@@ -17,7 +17,7 @@ import torch
 from models import optim
 from models.sam import Radii
 from models.tables import add_table, row_lengths, row_table, scale_rows
-from models.types import Samples, Tensors
+from models.types import Samples, Tensors, touched_items
 
 if TYPE_CHECKING:
     from models.base import ScoringModel
@@ -98,7 +98,7 @@ def _train_user(
     model: ScoringModel, shared: Tensors, private: Tensors, batches: Batches, rates: SGDRates
 ) -> tuple[Tensors, Tensors, float]:
     """Movement, private parameters and mean loss of a block of one user."""
-    rows_R = np.unique(np.concatenate([batch.items_S for batch in batches]))
+    rows_R = touched_items(batches)
     rows = torch.from_numpy(rows_R).to(next(iter(shared.values())).device)
     tables = model.item_tables
     start = {n: t.index_select(0, rows) if n in tables else t for n, t in shared.items()}

@@ -54,6 +54,16 @@ def block_items(samples_U: Sequence[Samples], num_items: int) -> IntArray:
     return items_S
 
 
+def touched_items(samples: Sequence[Samples]) -> IntArray:
+    """Distinct items of one user's samples, ascending."""
+    return np.unique(np.concatenate([part.items_S for part in samples]))
+
+
+def positive_items(samples: Sequence[Samples]) -> IntArray:
+    """Distinct items of one user's positives, ascending."""
+    return np.unique(np.concatenate([part.items_S[part.labels_S > 0] for part in samples]))
+
+
 @dataclass(frozen=True)
 class Update:
     """What one user, or the sum of several, contributes to the shared parameters.

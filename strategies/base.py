@@ -29,12 +29,13 @@ from models.types import (
     Tensors,
     Update,
 )
+from strategies.checks import Checks
 from strategies.hooks import FlowerHooks
 from strategies.server_half import ServerHalf
 
 
 @dataclass(frozen=True)
-class StrategyConfig:
+class StrategyConfig(Checks):
     """Settings every strategy has; a strategy's file extends it with its own."""
 
     local_epochs: int = 1
@@ -49,21 +50,6 @@ class StrategyConfig:
     def __post_init__(self) -> None:
         self._at_least_one("local_epochs", "num_negatives")
         self._positive("server_lr")
-
-    def _at_least_one(self, *names: str) -> None:
-        for name in names:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-
-    def _positive(self, *names: str) -> None:
-        for name in names:
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-
-    def _one_of(self, name: str, allowed: Sequence[str]) -> None:
-        if getattr(self, name) not in allowed:
-            said = ", ".join(allowed)
-            raise ValueError(f"{name} must be one of {said}, got {getattr(self, name)!r}")
 
 
 class RecStrategy(ServerHalf, FlowerHooks):
@@ -195,6 +181,11 @@ class RecStrategy(ServerHalf, FlowerHooks):
 def training_metrics(loss: float, samples: Sequence[Samples]) -> dict[str, float]:
     """A user's or a block's summed metrics: loss, and the number of samples trained on."""
     return {"loss": loss, "num_samples": float(sum(len(part) for part in samples))}
+
+
+def block_metrics(loss: float, epochs_U: Sequence[Sequence[Samples]]) -> dict[str, float]:
+    """The same of a block of users."""
+    return training_metrics(loss, [samples for epochs in epochs_U for samples in epochs])
 
 
 def _stacked(results: Sequence[ClientResult]) -> Tensors | None:

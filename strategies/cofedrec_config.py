@@ -41,14 +41,9 @@ class CoFedRecConfig(StrategyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("batch_size", "clusters"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("scorer_lr", "item_lr", "tau", "tau_base"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-        if self.contrast < 0:
-            raise ValueError(f"contrast must not be negative, got {self.contrast}")
+        self._at_least_one("batch_size", "clusters")
+        self._positive("scorer_lr", "item_lr", "tau", "tau_base")
+        self._not_negative("contrast")
         if self.supcon_items is not None and self.supcon_items < 2:
             raise ValueError(f"supcon_items must be at least 2, got {self.supcon_items}")
         if self.start_from not in get_args(StartFrom):

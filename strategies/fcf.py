@@ -25,8 +25,9 @@ from models.types import (
     Samples,
     Tensors,
     Update,
+    positive_items,
 )
-from strategies.base import RecStrategy, StrategyConfig
+from strategies.base import RecStrategy, StrategyConfig, block_metrics
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,7 @@ class FCFConfig(StrategyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("alpha", "item_reg"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        self._not_negative("alpha", "item_reg")
         # Without it a user with fewer items than factors has no unique vector.
         self._positive("user_reg")
 
@@ -83,7 +82,7 @@ class FCF(RecStrategy):
         solved = self._solve(shared, [epochs])
         update = Update(_uploaded(solved, shared), 1.0)
         own = {USER: solved.users_UD[0].to(private[USER])}
-        return ClientResult(update, own, _metrics(solved, [epochs]))
+        return ClientResult(update, own, block_metrics(float(solved.costs_U.sum()), [epochs]))
 
     def cohort_update(
         self,
@@ -96,10 +95,10 @@ class FCF(RecStrategy):
         solved = self._solve(shared, epochs_U)
         update = Update(_uploaded(solved, shared), float(len(epochs_U)))
         own = {USER: solved.users_UD.to(private_block[USER])}
-        return CohortResult(update, own, _metrics(solved, epochs_U))
+        return CohortResult(update, own, block_metrics(float(solved.costs_U.sum()), epochs_U))
 
     def _solve(self, shared: Tensors, epochs_U: Sequence[Sequence[Samples]]) -> SolvedUsers:
-        items_U = [_positives(epochs) for epochs in epochs_U]
+        items_U = [positive_items(epochs) for epochs in epochs_U]
         lengths_U = np.array([len(items) for items in items_U])
         return solved_users(shared[ITEM], History(np.concatenate(items_U), lengths_U), self.cost)
 
@@ -129,18 +128,5 @@ class FCF(RecStrategy):
         return optim.step(cfg.server_optimiser, shared, gradient, server_state, cfg.server_lr)
 
 
-def _positives(epochs: Sequence[Samples]) -> IntArray:
-    """Distinct items of a user."""
-    return np.unique(np.concatenate([s.items_S[s.labels_S > 0] for s in epochs]))
-
-
 def _uploaded(solved: SolvedUsers, shared: Tensors) -> Tensors:
     return {ITEM: solved.residuals_ID.to(shared[ITEM])}
-
-
-def _metrics(solved: SolvedUsers, epochs_U: Sequence[Sequence[Samples]]) -> dict[str, float]:
-    samples = [samples for epochs in epochs_U for samples in epochs]
-    return {
-        "loss": float(solved.costs_U.sum()),
-        "num_samples": float(sum(len(part) for part in samples)),
-    }

@@ -18,10 +18,11 @@ from torch import Tensor
 
 from models import optim
 from models.local_sgd import SGDRates, with_proximal
+from models.mini_batches import mini_batches
 from models.reduce_samples import distinct
 from models.sam import Radii, sam_gradients
 from models.types import ClientResult, CohortResult, Samples, Tensors, Update
-from strategies.base import RecStrategy, StrategyConfig, training_metrics
+from strategies.base import RecStrategy, StrategyConfig, block_metrics, training_metrics
 
 Weighting = Literal["samples", "users", "rows"]
 PLAIN = Radii()
@@ -96,9 +97,7 @@ class FedAvg(RecStrategy):
         weights_U = [self._weight(epochs) for epochs in epochs_U]
         trained = self.model.local_sgd(shared, private_block, batches_U, weights_U, self.rates)
         update = Update(trained.moved, sum(weights_U), self._row_weights(shared, epochs_U))
-        metrics = training_metrics(
-            trained.loss, [samples for epochs in epochs_U for samples in epochs]
-        )
+        metrics = block_metrics(trained.loss, epochs_U)
         return CohortResult(update, trained.private, metrics)
 
     def adapt(
@@ -113,13 +112,7 @@ class FedAvg(RecStrategy):
         return self.config.weighting != "rows"
 
     def _batches(self, epochs: Sequence[Samples]) -> list[Samples]:
-        """Consecutive mini-batches of all epochs; the last one of an epoch may be shorter."""
-        size = self.config.batch_size
-        return [
-            Samples(s.items_S[at : at + size], s.labels_S[at : at + size])
-            for s in epochs
-            for at in range(0, len(s), size)
-        ]
+        return mini_batches(epochs, self.config.batch_size)
 
     def _weight(self, epochs: Sequence[Samples]) -> float:
         """The user's weight in the mean: its samples an epoch, or 1."""

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.adam_rows import adam_rows, touched
+from models.adam_rows import adam_rows
 from models.mf import ITEM, USER
 from models.mini_batches import mini_batches
-from models.types import ClientResult, IndividualUpdates, Samples, Tensors, Update
+from models.types import ClientResult, IndividualUpdates, Samples, Tensors, Update, touched_items
 from strategies.base import StrategyConfig, training_metrics
 from strategies.mixed_tables import (
     AGGREGATE,
@@ -53,8 +53,7 @@ class FedCAConfig(MixedTablesConfig):
         super().__post_init__()
         if not 0 <= self.own_share <= 1:
             raise ValueError(f"own_share must lie in 0..1, got {self.own_share}")
-        if self.complementarity < 0:
-            raise ValueError(f"complementarity must not be negative, got {self.complementarity}")
+        self._not_negative("complementarity")
         self._at_least_one("components")
 
 
@@ -85,7 +84,7 @@ class FedCA(MixedTables):
             start_ID = self.mixed(start_ID, shared[AGGREGATE], private)
         batches, cfg = mini_batches(epochs, self.config.batch_size), self.config
         table_ID, user_D, loss = adam_rows(start_ID, private[USER], batches, cfg.embedding_lr)
-        rows_RD = table_ID[torch.from_numpy(touched(batches)).to(table_ID.device)]
+        rows_RD = table_ID[torch.from_numpy(touched_items(batches)).to(table_ID.device)]
         axes_DK = principal_axes(rows_RD.cpu().numpy(), cfg.components)
         upload = {
             ITEM: table_ID,

@@ -24,10 +24,11 @@ from models.types import (
     Samples,
     Tensors,
     Update,
+    positive_items,
 )
 from models.vae import DECODER, HISTORY, GatedVAE
 from models.vae_block import VAETrained, VAETraining, train_block
-from strategies.base import RecStrategy, StrategyConfig
+from strategies.base import RecStrategy, StrategyConfig, block_metrics
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,7 @@ class FedDAEConfig(StrategyConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._positive("private_lr")
-        if self.beta < 0:
-            raise ValueError(f"beta must not be negative, got {self.beta}")
+        self._not_negative("beta")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
 
@@ -82,7 +82,7 @@ class FedDAE(RecStrategy):
         trained = self._train(shared, block, [epochs], [rng])
         own = {n: t[0] for n, t in trained.private.items()}
         update = Update({n: trained.gradients[n].to_dense() for n in shared}, 1.0)
-        return ClientResult(update, own, _metrics(trained.loss, [epochs]))
+        return ClientResult(update, own, block_metrics(trained.loss, [epochs]))
 
     def cohort_update(
         self,
@@ -94,7 +94,7 @@ class FedDAE(RecStrategy):
         """The same for a block of users in lock-step."""
         trained = self._train(shared, private_block, epochs_U, rngs)
         update = Update(trained.gradients, float(len(epochs_U)))
-        return CohortResult(update, trained.private, _metrics(trained.loss, epochs_U))
+        return CohortResult(update, trained.private, block_metrics(trained.loss, epochs_U))
 
     def adapt(
         self, shared: Tensors, private: Tensors, epochs: Sequence[Samples], rng: np.random.Generator
@@ -114,7 +114,7 @@ class FedDAE(RecStrategy):
     ) -> VAETrained:
         cfg = self.config
         training = VAETraining(cfg.private_lr, cfg.beta, cfg.dropout, move_shared)
-        items_UE = [[_positives(samples) for samples in epochs] for epochs in epochs_U]
+        items_UE = [[positive_items([samples]) for samples in epochs] for epochs in epochs_U]
         return train_block(self.model, shared, private_block, items_UE, rngs, training)
 
     # ---- scoring -------------------------------------------------------------------------
@@ -133,12 +133,3 @@ class FedDAE(RecStrategy):
     def _with(self, history: History, shared: Tensors, private_block: Tensors) -> Tensors:
         items_IH = shared[f"{DECODER}_item"]
         return {**private_block, HISTORY: history.one_hot(len(items_IH)).to(items_IH)}
-
-
-def _positives(samples: Samples) -> IntArray:
-    return np.unique(samples.items_S[samples.labels_S > 0])
-
-
-def _metrics(loss: float, epochs_U: Sequence[Sequence[Samples]]) -> dict[str, float]:
-    samples = [samples for epochs in epochs_U for samples in epochs]
-    return {"loss": loss, "num_samples": float(sum(len(part) for part in samples))}

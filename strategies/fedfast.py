@@ -27,7 +27,7 @@ from models.mini_batches import mini_batches
 from models.sam import Radii, sam_gradients
 from models.tables import row_lengths, scale_rows
 from models.types import ClientResult, CohortResult, Samples, Tensors, Update
-from strategies.base import RecStrategy, StrategyConfig
+from strategies.base import RecStrategy, StrategyConfig, block_metrics, training_metrics
 
 PLAIN = Radii()
 
@@ -50,11 +50,8 @@ class FedFastConfig(StrategyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
-        for name in ("shared_lr", "private_lr"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        self._at_least_one("batch_size")
+        self._positive("shared_lr", "private_lr")
 
 
 class FedFast(RecStrategy):
@@ -88,7 +85,9 @@ class FedFast(RecStrategy):
         weighed = {
             n: scale_rows(t, lengths[n]) if n in lengths else weight * t for n, t in moved.items()
         }
-        return ClientResult(Update(weighed, weight, lengths), private, _metrics(loss, epochs))
+        return ClientResult(
+            Update(weighed, weight, lengths), private, training_metrics(loss, epochs)
+        )
 
     def cohort_update(
         self,
@@ -104,7 +103,7 @@ class FedFast(RecStrategy):
         trained = self.model.local_sgd(
             shared, private_block, batches_U, weights_U, rates, by_length=True
         )
-        metrics = _metrics(trained.loss, [samples for epochs in epochs_U for samples in epochs])
+        metrics = block_metrics(trained.loss, epochs_U)
         update = Update(trained.moved, sum(weights_U), trained.lengths)
         return CohortResult(update, trained.private, metrics)
 
@@ -140,7 +139,3 @@ def _mean(weighed: Tensor, lengths_I: Tensor) -> Tensor:
     # A row of length zero has a zero sum as well, so any divisor does.
     divisors_I = torch.where(lengths_I > 0, lengths_I, torch.ones_like(lengths_I))
     return weighed / divisors_I.reshape(-1, *[1] * (weighed.dim() - 1))
-
-
-def _metrics(loss: float, samples: Sequence[Samples]) -> dict[str, float]:
-    return {"loss": loss, "num_samples": float(sum(len(part) for part in samples))}

@@ -24,7 +24,7 @@ from models import optim
 from models.sam import Radii, sam_gradients
 from models.tables import mean_tables
 from models.types import ClientResult, CohortResult, Samples, Tensors, Update
-from strategies.base import RecStrategy, StrategyConfig, training_metrics
+from strategies.base import RecStrategy, StrategyConfig, block_metrics, training_metrics
 from strategies.paillier import MULTIPLIER, VALUE_BITS, Paillier
 from strategies.paillier_keys import require_phe
 
@@ -169,7 +169,7 @@ class FedMF(RecStrategy):
             loss += float(block.losses[:, 0].sum()) / len(by_epoch)
             private_block = self._private_step(private_block, block.private)
         mean = {n: mean_tables([g[n] for g in gradients]) for n in shared}
-        metrics = training_metrics(loss, [samples for epochs in epochs_U for samples in epochs])
+        metrics = block_metrics(loss, epochs_U)
         return CohortResult(Update(mean, float(len(epochs_U))), private_block, metrics)
 
     def _private_step(self, private: Tensors, gradients: Tensors) -> Tensors:

@@ -27,8 +27,7 @@ class FedProxConfig(FedAvgConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.mu < 0:
-            raise ValueError(f"mu must not be negative, got {self.mu}")
+        self._not_negative("mu")
         if self.shared_lr * self.mu >= 1:
             # (w - w_t) shrinks by 1 - lr·μ a step: below 0 it flips its sign, below -1 it grows.
             raise ValueError(

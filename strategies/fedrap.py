@@ -23,7 +23,7 @@ from models.additive_sgd import AdditiveRates, additive_sgd
 from models.linear import BIAS, ITEM, WEIGHT, LinearScoring, own_rows, score_rows
 from models.mini_batches import mini_batches
 from models.types import ClientResult, CohortResult, History, IntArray, Samples, Tensors, Update
-from strategies.base import RecStrategy, StrategyConfig, training_metrics
+from strategies.base import RecStrategy, StrategyConfig, block_metrics, training_metrics
 
 OWN, ROUNDS = "own_item_emb", "rounds"
 """The user's table D, private; and the number of finished rounds, shared."""
@@ -64,9 +64,7 @@ class FedRAPConfig(StrategyConfig):
         super().__post_init__()
         self._at_least_one("batch_size")
         self._positive("score_lr", "own_lr", "item_lr_factor")
-        for name in ("weight_decay", "difference", "sparsity"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        self._not_negative("weight_decay", "difference", "sparsity")
         for name in ("round_decay", "batch_decay"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"{name} must lie in 0..1, above 0, got {getattr(self, name)}")
@@ -145,9 +143,7 @@ class FedRAP(RecStrategy):
             ITEM: pairs.moved(trained.copy_PD, shared[ITEM]),
             ROUNDS: torch.full_like(shared[ROUNDS], users),
         }
-        metrics = training_metrics(
-            trained.loss, [samples for epochs in epochs_U for samples in epochs]
-        )
+        metrics = block_metrics(trained.loss, epochs_U)
         return CohortResult(Update(moved, float(users)), private, metrics)
 
     def adapt(

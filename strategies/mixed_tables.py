@@ -53,8 +53,7 @@ class MixedTablesConfig(StrategyConfig):
         super().__post_init__()
         self._at_least_one("batch_size")
         self._positive("embedding_lr")
-        if self.similarity < 0:
-            raise ValueError(f"similarity must not be negative, got {self.similarity}")
+        self._not_negative("similarity")
 
 
 class MixedTables(RecStrategy):

@@ -26,8 +26,10 @@ from models.types import (
     Samples,
     Tensors,
     Update,
+    positive_items,
+    touched_items,
 )
-from strategies.base import RecStrategy, StrategyConfig
+from strategies.base import RecStrategy, StrategyConfig, training_metrics
 from strategies.perfedrec_config import PerFedRecConfig
 from strategies.user_clusters import LABELS, clustered, labels_of, no_clusters, projected
 
@@ -72,8 +74,7 @@ class PerFedRec(RecStrategy):
     ) -> ClientResult:
         """A step an epoch, on the vector and on the rows of the samples at the same point."""
         cfg, start_ID, loss = self.config, _start(shared), 0.0
-        rows_R = np.unique(np.concatenate([samples.items_S for samples in epochs]))
-        own_R = np.unique(np.concatenate([s.items_S[s.labels_S > 0] for s in epochs]))
+        rows_R, own_R = touched_items(epochs), positive_items(epochs)
         rows = torch.from_numpy(rows_R).to(start_ID.device)
         rows_RD, vector, moments = start_ID[rows], {USER: private[USER]}, private
         for samples in epochs:
@@ -90,7 +91,7 @@ class PerFedRec(RecStrategy):
             uploaded[VECTOR] = vector[USER]
         own = {OWN: trained_ID, HAS_OWN: torch.ones_like(private[HAS_OWN])} if self._own else {}
         return ClientResult(
-            Update({}, 1.0), {**vector, **moments, **own}, _metrics(loss, epochs), uploaded
+            Update({}, 1.0), {**vector, **moments, **own}, training_metrics(loss, epochs), uploaded
         )
 
     def adapt(
@@ -204,7 +205,3 @@ def _start(shared: Tensors) -> Tensor:
 def _stacked(shared: Tensors) -> Tensor:
     """The common table and the clusters' (1 + K, I, D)."""
     return torch.cat([shared[ITEM][None], shared[CLUSTERS]])
-
-
-def _metrics(loss: float, samples: Sequence[Samples]) -> dict[str, float]:
-    return {"loss": loss, "num_samples": float(sum(len(part) for part in samples))}

@@ -35,12 +35,6 @@ class PerFedRecConfig(StrategyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("private_lr", "item_lr", "common_weight"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-        for name in ("clusters", "sketch"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("reg", "own_weight", "cluster_weight"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        self._positive("private_lr", "item_lr", "common_weight")
+        self._at_least_one("clusters", "sketch")
+        self._not_negative("reg", "own_weight", "cluster_weight")

@@ -22,7 +22,7 @@ from models.linear import BIAS, ITEM, WEIGHT, LinearScoring, own_rows, score_row
 from models.mini_batches import mini_batches
 from models.sam import Radii, sam_gradients
 from models.types import ClientResult, CohortResult, History, IntArray, Samples, Tensors, Update
-from strategies.base import RecStrategy, StrategyConfig, training_metrics
+from strategies.base import RecStrategy, StrategyConfig, block_metrics, training_metrics
 
 OWN, HAS_OWN = "own_item_emb", "has_own"
 ScoreWith = Literal["own", "shared"]
@@ -117,9 +117,7 @@ class PFedRec(RecStrategy):
             private[OWN] = trained.pairs.tables(trained.rows_PD, items_ID)
             private[HAS_OWN] = torch.ones_like(private_block[HAS_OWN])
         update = Update({ITEM: trained.pairs.moved(trained.rows_PD, items_ID)}, len(epochs_U))
-        metrics = training_metrics(
-            trained.loss, [samples for epochs in epochs_U for samples in epochs]
-        )
+        metrics = block_metrics(trained.loss, epochs_U)
         return CohortResult(update, private, metrics)
 
     def adapt(

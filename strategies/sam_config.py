@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from models.sam import Radii
+from strategies.checks import Checks
 
 
 @dataclass(frozen=True)
-class SAMConfig:
+class SAMConfig(Checks):
     """Radii of the perturbations (``models.sam``); the defaults are FedRecGEL's for FilmTrust."""
 
     rho_shared: float = 0.02
@@ -20,9 +21,7 @@ class SAMConfig:
     then asks for larger radii: that paper has 0.5 where it gives SAM 0.05."""
 
     def __post_init__(self) -> None:
-        for name in ("rho_shared", "rho_private"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        self._not_negative("rho_shared", "rho_private")
 
     @property
     def radii(self) -> Radii:
