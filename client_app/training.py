@@ -5,11 +5,9 @@ from __future__ import annotations
 import hashlib
 import time
 
-import torch
 from flwr.app import RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
-from torch import Tensor
 
 from client_app.answers import ranking
 from client_app.engine import train_users
@@ -117,19 +115,8 @@ def from_bytes(data: bytes) -> RecordDict:
 
 def averaged_weights(shared: Tensors, update: Update) -> Tensors:
     """Weights after the mean movement of the node's users, row by row where rows are weighted."""
-    rows = update.row_weights or {}
-    return {
-        n: t + update.tensors[n] / _divisor(t, update.weight, rows.get(n))
-        for n, t in shared.items()
-    }
-
-
-def _divisor(table: Tensor, weight: float, row_weights: Tensor | None) -> Tensor | float:
-    if row_weights is None:
-        return weight
-    # A row that no user touched has a zero sum: any divisor leaves it where it is.
-    divisors = torch.where(row_weights > 0, row_weights, torch.ones_like(row_weights))
-    return divisors.reshape(-1, *[1] * (table.dim() - 1))
+    mean = update.mean()
+    return {n: t + mean[n] for n, t in shared.items()}
 
 
 def _averaged(node: Node, request: Downlink, content: RecordDict) -> RecordDict:

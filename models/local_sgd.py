@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from models import optim
-from models.sam import Radii
+from models.sam import Radii, sam_gradients
 from models.tables import add_table, row_lengths, row_table, scale_rows
 from models.types import Samples, Tensors, touched_items
 
@@ -57,6 +57,23 @@ def with_proximal(
     if proximal == 0:
         return gradients
     return {n: g + proximal * (local[n] - received[n]) for n, g in gradients.items()}
+
+
+def sgd_alone(
+    model: ScoringModel, shared: Tensors, private: Tensors, batches: Batches, rates: SGDRates
+) -> tuple[Tensors, Tensors, float]:
+    """One user on a copy of all shared parameters, by differentiation: the readable reference.
+
+    Returns the copy, the private parameters, and the mean loss of the mini-batches.
+    """
+    local, loss = shared, 0.0
+    for batch in batches:
+        user = sam_gradients(model, local, private, batch, len(batch), Radii())
+        gradient = with_proximal(user.shared, local, shared, rates.proximal)
+        local = optim.step("sgd", local, gradient, {}, rates.shared)[0]
+        private = optim.step("sgd", private, user.private, {}, rates.private)[0]
+        loss += float(user.losses[0]) / len(batches)
+    return local, private, loss
 
 
 def rowwise_sgd(

@@ -78,6 +78,19 @@ class Update:
     weight: float
     row_weights: Tensors | None = None
 
+    def mean(self) -> Tensors:
+        """By ``weight``, or row by row where rows are weighted; a row of weight zero stays zero."""
+        rows = self.row_weights or {}
+        return {n: t / _divisor(t, self.weight, rows.get(n)) for n, t in self.tensors.items()}
+
+
+def _divisor(table: Tensor, weight: float, row_weights: Tensor | None) -> Tensor | float:
+    if row_weights is None:
+        return weight
+    # A row that no user touched has a zero sum: any divisor leaves it where it is.
+    divisors = torch.where(row_weights > 0, row_weights, torch.ones_like(row_weights))
+    return divisors.reshape(-1, *[1] * (table.dim() - 1))
+
 
 @dataclass(frozen=True)
 class History:

@@ -9,7 +9,7 @@ Adam (FedOpt, arXiv 2003.00295).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, get_args
 
 import numpy as np
@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from models import optim
-from models.local_sgd import SGDRates, with_proximal
+from models.local_sgd import SGDRates, sgd_alone
 from models.mini_batches import mini_batches
 from models.reduce_samples import distinct
-from models.sam import Radii, sam_gradients
+from models.sam import Radii
 from models.types import ClientResult, CohortResult, Samples, Tensors, Update
 from strategies.base import RecStrategy, StrategyConfig, block_metrics, training_metrics
 
@@ -74,13 +74,9 @@ class FedAvg(RecStrategy):
         self, shared: Tensors, private: Tensors, epochs: Sequence[Samples], rng: np.random.Generator
     ) -> ClientResult:
         """Local SGD on a copy of all shared parameters: the readable reference."""
-        local, loss, batches, rates = shared, 0.0, self._batches(epochs), self.rates
-        for batch in batches:
-            user = sam_gradients(self.model, local, private, batch, len(batch), PLAIN)
-            gradient = with_proximal(user.shared, local, shared, rates.proximal)
-            local = optim.step("sgd", local, gradient, {}, rates.shared)[0]
-            private = optim.step("sgd", private, user.private, {}, rates.private)[0]
-            loss += float(user.losses[0]) / len(batches)
+        local, private, loss = sgd_alone(
+            self.model, shared, private, self._batches(epochs), self.rates
+        )
         weight, rows = self._weight(epochs), self._row_weights(shared, [epochs])
         moved = {n: weight * (local[n] - shared[n]) for n in shared}
         return ClientResult(Update(moved, weight, rows), private, training_metrics(loss, epochs))
@@ -139,18 +135,10 @@ class FedAvg(RecStrategy):
         """
         if self.config.weighting == "rows" and summed.row_weights is None:
             raise ValueError("weighting=rows needs the row weights of the update")
-        gradient = {n: -_mean(n, t, summed) for n, t in summed.tensors.items()}
-        cfg = self.config
-        return optim.step(cfg.server_optimiser, shared, gradient, server_state, cfg.server_lr)
-
-
-def _mean(name: str, tensor: Tensor, summed: Update) -> Tensor:
-    """Mean movement; of a row over the users that touched it, where row weights say so."""
-    counts = (summed.row_weights or {}).get(name)
-    if counts is None:
-        return tensor / summed.weight
-    # No user touched a row of count zero, so its sum is zero as well.
-    return tensor / counts.clamp(min=1).reshape(-1, *[1] * (tensor.dim() - 1))
+        if summed.row_weights is not None:  # numbers of users
+            counts = {n: c.clamp(min=1) for n, c in summed.row_weights.items()}
+            summed = replace(summed, row_weights=counts)
+        return super().server_update(shared, summed, server_state)
 
 
 def _touches(epochs_U: Sequence[Sequence[Samples]], num_items: int) -> Tensor:

@@ -18,13 +18,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from models import optim
-from models.local_sgd import SGDRates
+from models.local_sgd import SGDRates, sgd_alone
 from models.mini_batches import mini_batches
-from models.sam import Radii, sam_gradients
+from models.sam import Radii
 from models.tables import row_lengths, scale_rows
 from models.types import ClientResult, CohortResult, Samples, Tensors, Update
 from strategies.base import RecStrategy, StrategyConfig, block_metrics, training_metrics
@@ -64,6 +62,11 @@ class FedFast(RecStrategy):
     config: FedFastConfig
 
     @property
+    def rates(self) -> SGDRates:
+        """Local learning rates."""
+        return SGDRates(self.config.shared_lr, self.config.private_lr)
+
+    @property
     def averages_weights(self) -> bool:
         """Each row has weights of its own, which a stock strategy would not know."""
         return False
@@ -73,13 +76,8 @@ class FedFast(RecStrategy):
         self, shared: Tensors, private: Tensors, epochs: Sequence[Samples], rng: np.random.Generator
     ) -> ClientResult:
         """Local SGD on a copy of all shared parameters: the readable reference."""
-        batches, cfg = mini_batches(epochs, self.config.batch_size), self.config
-        local, loss = shared, 0.0
-        for batch in batches:
-            user = sam_gradients(self.model, local, private, batch, len(batch), PLAIN)
-            local = optim.step("sgd", local, user.shared, {}, cfg.shared_lr)[0]
-            private = optim.step("sgd", private, user.private, {}, cfg.private_lr)[0]
-            loss += float(user.losses[0]) / len(batches)
+        batches = mini_batches(epochs, self.config.batch_size)
+        local, private, loss = sgd_alone(self.model, shared, private, batches, self.rates)
         moved, weight = {n: local[n] - shared[n] for n in shared}, float(len(epochs[0]))
         lengths = {n: row_lengths(moved[n]) for n in shared if n in self.model.item_tables}
         weighed = {
@@ -99,9 +97,8 @@ class FedFast(RecStrategy):
         """The same for a block of users, by the model's local SGD."""
         batches_U = [mini_batches(epochs, self.config.batch_size) for epochs in epochs_U]
         weights_U = [float(len(epochs[0])) for epochs in epochs_U]
-        rates = SGDRates(self.config.shared_lr, self.config.private_lr)
         trained = self.model.local_sgd(
-            shared, private_block, batches_U, weights_U, rates, by_length=True
+            shared, private_block, batches_U, weights_U, self.rates, by_length=True
         )
         metrics = block_metrics(trained.loss, epochs_U)
         update = Update(trained.moved, sum(weights_U), trained.lengths)
@@ -126,16 +123,4 @@ class FedFast(RecStrategy):
         """
         if summed.row_weights is None:
             raise ValueError("the update needs its row weights, the norms of the movements")
-        lengths, cfg = summed.row_weights, self.config
-        gradient = {
-            n: -_mean(t, lengths[n]) if n in lengths else -t / summed.weight
-            for n, t in summed.tensors.items()
-        }
-        return optim.step(cfg.server_optimiser, shared, gradient, server_state, cfg.server_lr)
-
-
-def _mean(weighed: Tensor, lengths_I: Tensor) -> Tensor:
-    """Mean movement of each row; zero where there was none."""
-    # A row of length zero has a zero sum as well, so any divisor does.
-    divisors_I = torch.where(lengths_I > 0, lengths_I, torch.ones_like(lengths_I))
-    return weighed / divisors_I.reshape(-1, *[1] * (weighed.dim() - 1))
+        return super().server_update(shared, summed, server_state)

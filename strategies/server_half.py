@@ -80,9 +80,8 @@ class ServerHalf:
         self, shared: Tensors, summed: Update, server_state: Tensors
     ) -> tuple[Tensors, Tensors]:
         """Step the server's optimiser: against the mean gradient, or along the mean movement."""
-        divisor = -summed.weight if self.update_kind == "delta" else summed.weight
-        gradient = {n: t / divisor for n, t in summed.tensors.items()}
-        cfg = self.config
+        sign, cfg = (-1 if self.update_kind == "delta" else 1), self.config
+        gradient = {n: sign * t for n, t in summed.mean().items()}
         return optim.step(cfg.server_optimiser, shared, gradient, server_state, cfg.server_lr)
 
     def individual_server_update(
