@@ -9,11 +9,9 @@ the users like the core on the cluster's items, and gives this group the mean of
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from functools import cached_property
 from logging import INFO
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -36,26 +34,28 @@ from models.types import (
     Tensors,
     Update,
 )
-from strategies.base import RecStrategy, StrategyConfig
+from strategies import own_tables
+from strategies.base import StrategyConfig, training_metrics
 from strategies.cofedrec_config import CoFedRecConfig
+from strategies.kept_tables import WaitingTables
+from strategies.own_tables import OWN
 from strategies.user_groups import group_of, likeness
-from strategies.user_tables import NO_TABLE, UserTables
+from strategies.user_tables import NO_TABLE
 
-LABELS, GROUP, OWN, HAS_OWN = "labels", "group_item_emb", "own_item_emb", "has_own"
+LABELS, GROUP = "labels", "group_item_emb"
 ROUND, GROUP_SIZE = "round", "group_size"
 UNKNOWN = -1.0
 """Label of every item before the first clustering."""
 
 
-class CoFedRec(RecStrategy):
+class CoFedRec(WaitingTables):
     """Own tables with contrastive supervision; one group's tables are averaged a round."""
 
     Config: ClassVar[type[StrategyConfig]] = CoFedRecConfig
     title: ClassVar[str] = "CoFedRec (WWW 2024, arXiv 2411.01690)"
     about: ClassVar[str] = "Own item tables, clusters of items as supervision, means within groups"
-    needs_individual_updates: ClassVar[bool] = True
-    personal_evaluation: ClassVar[bool] = True
-    folds_evaluation: ClassVar[bool] = False
+    tables_folder: ClassVar[str] = "groups"
+    waiting_name: ClassVar[str] = GROUP
     dense_updates: ClassVar[bool] = True
     common_start: ClassVar[bool] = True
     config: CoFedRecConfig
@@ -73,12 +73,8 @@ class CoFedRec(RecStrategy):
 
     def init_private(self, num_items: int, rng: np.random.Generator) -> Tensors:
         """A user's scorer, and room for its item table."""
-        own_ID = torch.zeros(num_items, self.model.factors)
-        return {
-            **self.model.init_private(num_items, rng),
-            OWN: own_ID,
-            HAS_OWN: torch.zeros(()),
-        }
+        scorer = self.model.init_private(num_items, rng)
+        return scorer | own_tables.room(num_items, self.model.factors)
 
     # ---- client half ---------------------------------------------------------------------
     def client_update(
@@ -93,9 +89,8 @@ class CoFedRec(RecStrategy):
             scorer, *found = contrastive_step(items_ID, scorer, batch, clusters, self._rates)
             loss += found[0] / len(batches)
             contrast += found[1] / len(batches)
-        num_samples = float(sum(len(samples) for samples in epochs))
-        metrics = {"loss": loss, "supcon_loss": contrast, "num_samples": num_samples}
-        kept = {**scorer, OWN: items_ID, HAS_OWN: torch.ones_like(private[HAS_OWN])}
+        metrics = training_metrics(loss, epochs) | {"supcon_loss": contrast}
+        kept = scorer | own_tables.kept(items_ID, private)
         return ClientResult(Update({}, 1.0), kept, metrics, {ITEM: items_ID})
 
     def adapt(
@@ -105,10 +100,10 @@ class CoFedRec(RecStrategy):
         return self.client_update(shared, private, epochs, rng).private
 
     def _table(self, shared: Tensors, private: Tensors) -> Tensor:
-        """What a user's next training or ranking goes by."""
+        """What a user's next training or ranking goes by (I, D); of a block (U, I, D)."""
         if GROUP in shared:
-            return shared[GROUP]
-        return torch.where(private[HAS_OWN] > 0, private[OWN], shared[ITEM])
+            return shared[GROUP].expand_as(private[OWN])
+        return own_tables.own_or(private, shared[ITEM])
 
     def _clusters(self, labels_I: Tensor, rng: np.random.Generator) -> Clusters | None:
         """All items with their labels, or some of them where that is set; None without labels."""
@@ -130,31 +125,17 @@ class CoFedRec(RecStrategy):
     def scores_all(self, shared: Tensors, private_block: Tensors, history: History) -> Tensor:
         """With each user's table (U, I): the group's, its own, or the shared one."""
         with torch.no_grad():
-            return score_rows(self._tables(shared, private_block), private_block)
+            return score_rows(self._table(shared, private_block), private_block)
 
     def score_candidates(
         self, shared: Tensors, private_block: Tensors, items_UC: IntArray, history: History
     ) -> Tensor:
         """The same for each user's own candidates (U, C)."""
         with torch.no_grad():
-            rows_UCD = own_rows(self._tables(shared, private_block), items_UC)
+            rows_UCD = own_rows(self._table(shared, private_block), items_UC)
             return score_rows(rows_UCD, private_block)
 
-    def _tables(self, shared: Tensors, private_block: Tensors) -> Tensor:
-        """The table of each user (U, I, D)."""
-        has_own_U11 = private_block[HAS_OWN][:, None, None]
-        own = {OWN: private_block[OWN], HAS_OWN: has_own_U11}
-        return self._table(shared, own).expand_as(private_block[OWN])
-
     # ---- server half ---------------------------------------------------------------------
-    @cached_property
-    def tables(self) -> UserTables:
-        """The group's table of each user that has not been trained since, in the run's folder."""
-        if self.workspace is not None:
-            return UserTables(self.workspace / "groups")
-        self._temporary = tempfile.TemporaryDirectory(prefix="cofedrec-")
-        return UserTables(Path(self._temporary.name), durable=False)
-
     def individual_template(self, shared: Tensors) -> Tensors:
         """A user uploads its table."""
         return {ITEM: shared[ITEM]}
@@ -191,27 +172,6 @@ class CoFedRec(RecStrategy):
         rows_U[group] = 0
         mean_1ID = tables_UID[group].mean(axis=0, keepdims=True)
         self.tables.put(round_, users_U, mean_1ID, rows_U)
-
-    def downlinks(self, users: IntArray) -> dict[int, Tensors]:
-        """The group's table of each of these users that waits for it."""
-        waiting = self.tables.tables(users.tolist())
-        return {user: {GROUP: torch.from_numpy(table)} for user, table in waiting.items()}
-
-    def evaluation_personal(self, users: IntArray) -> dict[int, Tensors]:
-        """The same: a user is ranked with the table that its next training starts from."""
-        return self.downlinks(users)
-
-    def personal_template(self, shared: Tensors) -> Tensors:
-        """A group's table."""
-        return {GROUP: shared[ITEM]}
-
-    def resumed(self, server_round: int) -> None:
-        """Forget groups of later rounds."""
-        self.tables.forget_after(server_round)
-
-    def checkpointed(self, rounds: Sequence[int]) -> None:
-        """Drop tables that neither these rounds nor the present one ask for."""
-        self.tables.prune(rounds)
 
 
 def _draw_group(tables_UID: FloatArray, labels_I: IntArray, rng: np.random.Generator) -> IntArray:

@@ -22,11 +22,10 @@ from models.adam_rows import adam_rows
 from models.mf import ITEM, USER
 from models.mini_batches import mini_batches
 from models.types import ClientResult, IndividualUpdates, Samples, Tensors, Update, touched_items
+from strategies import own_tables
 from strategies.base import StrategyConfig, training_metrics
 from strategies.mixed_tables import (
     AGGREGATE,
-    HAS_OWN,
-    OWN,
     SAMPLES,
     Array,
     MixedTables,
@@ -79,7 +78,7 @@ class FedCA(MixedTables):
         self, shared: Tensors, private: Tensors, epochs: Sequence[Samples], rng: np.random.Generator
     ) -> ClientResult:
         """Adam on vector and table, from the user's table with the server's entered."""
-        start_ID = self.own_table(shared, private)
+        start_ID = own_tables.own_or(private, shared[ITEM])
         if AGGREGATE in shared:
             start_ID = self.mixed(start_ID, shared[AGGREGATE], private)
         batches, cfg = mini_batches(epochs, self.config.batch_size), self.config
@@ -91,7 +90,7 @@ class FedCA(MixedTables):
             BASIS: torch.from_numpy(axes_DK).to(table_ID),
             SAMPLES: table_ID.new_tensor(float(len(epochs[0]))),
         }
-        kept = {USER: user_D, OWN: table_ID, HAS_OWN: torch.ones_like(private[HAS_OWN])}
+        kept = {USER: user_D} | own_tables.kept(table_ID, private)
         return ClientResult(Update({}, 1.0), kept, training_metrics(loss, epochs), upload)
 
     def mixed(self, own_UID: Tensor, aggregate_UID: Tensor, private: Tensors) -> Tensor:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from models.adam_rows import adam_rows
@@ -22,11 +21,10 @@ from models.elastic_merge import ElasticRates, elastic_adam, init_adapter, merge
 from models.mf import ITEM, USER
 from models.mini_batches import mini_batches
 from models.types import ClientResult, IndividualUpdates, Samples, Tensors, Update
+from strategies import own_tables
 from strategies.base import StrategyConfig, training_metrics
 from strategies.mixed_tables import (
     AGGREGATE,
-    HAS_OWN,
-    OWN,
     SAMPLES,
     Array,
     MixedTables,
@@ -74,7 +72,7 @@ class FedEM(MixedTables):
         self, shared: Tensors, private: Tensors, epochs: Sequence[Samples], rng: np.random.Generator
     ) -> ClientResult:
         """Adam on vector, table and, where the server sent a table, the adapter between."""
-        table_ID = self.own_table(shared, private)
+        table_ID = own_tables.own_or(private, shared[ITEM])
         batches = mini_batches(epochs, self.config.batch_size)
         if AGGREGATE in shared:
             cfg, server_ID = self.config, shared[AGGREGATE]
@@ -85,7 +83,7 @@ class FedEM(MixedTables):
             lr = self.config.embedding_lr
             table_ID, user_D, loss = adam_rows(table_ID, private[USER], batches, lr)
             trained = {USER: user_D}
-        own = {OWN: table_ID, HAS_OWN: torch.ones_like(private[HAS_OWN])}
+        own = own_tables.kept(table_ID, private)
         upload = {ITEM: table_ID, SAMPLES: table_ID.new_tensor(float(len(epochs[0])))}
         metrics = training_metrics(loss, epochs)
         return ClientResult(Update({}, 1.0), private | trained | own, metrics, upload)

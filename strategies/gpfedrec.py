@@ -9,11 +9,9 @@ public code and this differ.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import ClassVar, Literal, get_args
 
 import numpy as np
@@ -33,11 +31,13 @@ from models.types import (
     Update,
 )
 from models.user_mlp import ITEM, USER, UserMLP
-from strategies.base import RecStrategy, StrategyConfig
+from strategies import own_tables
+from strategies.base import StrategyConfig, training_metrics
+from strategies.kept_tables import KeptTables
+from strategies.own_tables import HAS_OWN, OWN
 from strategies.user_graph import Affinity, GraphRule, UserGraph
-from strategies.user_tables import UserTables
 
-TARGET, OWN, HAS_OWN, ROUND = "target_item_emb", "own_item_emb", "has_own", "round"
+TARGET, ROUND = "target_item_emb", "round"
 ScoreWith = Literal["own", "shared"]
 
 
@@ -83,14 +83,14 @@ class GPFedRecConfig(StrategyConfig):
         self._one_of("score_with", get_args(ScoreWith))
 
 
-class GPFedRec(RecStrategy):
+class GPFedRec(KeptTables):
     """Local training near a target of one's own; targets from a graph of users."""
 
     Config: ClassVar[type[StrategyConfig]] = GPFedRecConfig
     title: ClassVar[str] = "GPFedRec (KDD 2024, arXiv 2305.07866)"
     about: ClassVar[str] = "Item tables of users held near the mean of similar users' tables"
     update_kind: ClassVar[Literal["gradient", "delta"]] = "delta"
-    needs_individual_updates: ClassVar[bool] = True
+    tables_folder: ClassVar[str] = "tables"
     dense_updates: ClassVar[bool] = True
     common_start: ClassVar[bool] = True
     config: GPFedRecConfig
@@ -106,8 +106,7 @@ class GPFedRec(RecStrategy):
         parameters = self.model.init_private(num_items, rng)
         if self.config.score_with == "shared":
             return parameters
-        own_ID = torch.zeros(num_items, self.model.factors)
-        return {**parameters, OWN: own_ID, HAS_OWN: torch.zeros(())}
+        return parameters | own_tables.room(num_items, self.model.factors)
 
     # ---- client half ---------------------------------------------------------------------
     def client_update(
@@ -120,8 +119,8 @@ class GPFedRec(RecStrategy):
         for batch in batches:
             own, batch_loss = pulled_step(self.model, items_ID, target_ID, own, batch, self._rates)
             loss += batch_loss / len(batches)
-        metrics = {"loss": loss, "num_samples": float(sum(len(samples) for samples in epochs))}
-        kept = {OWN: items_ID, HAS_OWN: torch.ones_like(private[HAS_OWN])} if self._own else {}
+        metrics = training_metrics(loss, epochs)
+        kept = own_tables.kept(items_ID, private) if self._own else {}
         return ClientResult(Update({}, 1.0), {**own, **kept}, metrics, {ITEM: items_ID})
 
     @cached_property
@@ -148,10 +147,7 @@ class GPFedRec(RecStrategy):
         """With each user's copy as it left training, (U, I); the shared table before that."""
         if not self._own:
             return super().scores_all(shared, private_block, history)
-        has_own_U11 = private_block[HAS_OWN][:, None, None] > 0
-        return self._scores(
-            torch.where(has_own_U11, private_block[OWN], shared[ITEM]), private_block
-        )
+        return self._scores(own_tables.own_or(private_block, shared[ITEM]), private_block)
 
     def score_candidates(
         self, shared: Tensors, private_block: Tensors, items_UC: IntArray, history: History
@@ -171,14 +167,6 @@ class GPFedRec(RecStrategy):
             return self.model.score_rows(rows_URD, self.private_parameters(private_block))
 
     # ---- server half ---------------------------------------------------------------------
-    @cached_property
-    def tables(self) -> UserTables:
-        """Everybody's latest upload, in the run's folder; elsewhere in a temporary one."""
-        if self.workspace is not None:
-            return UserTables(self.workspace / "tables")
-        self._temporary = tempfile.TemporaryDirectory(prefix="gpfedrec-")
-        return UserTables(Path(self._temporary.name), durable=False)
-
     @cached_property
     def graph(self) -> UserGraph:
         """The graph over all users who uploaded a table."""
@@ -221,11 +209,3 @@ class GPFedRec(RecStrategy):
     def personal_template(self, shared: Tensors) -> Tensors:
         """A target: an item table."""
         return {} if self.config.pull == 0 else {TARGET: shared[ITEM]}
-
-    def resumed(self, server_round: int) -> None:
-        """Forget uploads of later rounds."""
-        self.tables.forget_after(server_round)
-
-    def checkpointed(self, rounds: Sequence[int]) -> None:
-        """Drop tables that neither these rounds nor the present one look at."""
-        self.tables.prune(rounds)

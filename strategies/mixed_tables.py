@@ -9,11 +9,8 @@ starts from it and ranks with it.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -25,12 +22,12 @@ from models import optim
 from models.linear import own_rows
 from models.mf import ITEM, USER, MatrixFactorisation
 from models.types import History, IndividualUpdates, IntArray, Samples, Tensors
-from strategies.base import RecStrategy, StrategyConfig
+from strategies import own_tables
+from strategies.base import StrategyConfig
+from strategies.kept_tables import WaitingTables
 from strategies.simplex import project_rows
-from strategies.user_tables import UserTables
 
-AGGREGATE, OWN, HAS_OWN = "aggregated_item_emb", "own_item_emb", "has_own"
-SAMPLES, ROUND = "samples", "round"
+AGGREGATE, SAMPLES, ROUND = "aggregated_item_emb", "samples", "round"
 Array = npt.NDArray[np.float64]
 
 
@@ -56,12 +53,11 @@ class MixedTablesConfig(StrategyConfig):
         self._not_negative("similarity")
 
 
-class MixedTables(RecStrategy):
+class MixedTables(WaitingTables):
     """Base of FedCA and FedEM: a subclass trains, mixes, and states affinities."""
 
-    needs_individual_updates: ClassVar[bool] = True
-    personal_evaluation: ClassVar[bool] = True
-    folds_evaluation: ClassVar[bool] = False
+    tables_folder: ClassVar[str] = "aggregates"
+    waiting_name: ClassVar[str] = AGGREGATE
     dense_updates: ClassVar[bool] = True
     common_start: ClassVar[bool] = True
     config: MixedTablesConfig
@@ -75,9 +71,8 @@ class MixedTables(RecStrategy):
 
     def init_private(self, num_items: int, rng: np.random.Generator) -> Tensors:
         """A user's vector, and room for its item table."""
-        own_ID = torch.zeros(num_items, self.model.factors)
         parameters = self.model.init_private(num_items, rng)
-        return {**parameters, OWN: own_ID, HAS_OWN: torch.zeros(())}
+        return parameters | own_tables.room(num_items, self.model.factors)
 
     # ---- to be given ---------------------------------------------------------------------
     def mixed(self, own_UID: Tensor, aggregate_UID: Tensor, private: Tensors) -> Tensor:
@@ -89,10 +84,6 @@ class MixedTables(RecStrategy):
         raise NotImplementedError
 
     # ---- client half ---------------------------------------------------------------------
-    def own_table(self, shared: Tensors, private: Tensors) -> Tensor:
-        """A user's table before the server's enters (I, D)."""
-        return torch.where(private[HAS_OWN] > 0, private[OWN], shared[ITEM])
-
     def adapt(
         self, shared: Tensors, private: Tensors, epochs: Sequence[Samples], rng: np.random.Generator
     ) -> Tensors:
@@ -116,21 +107,12 @@ class MixedTables(RecStrategy):
 
     def _tables(self, shared: Tensors, private_block: Tensors) -> Tensor:
         """The table that each user ranks with (U, I, D)."""
-        has_own_U11 = private_block[HAS_OWN][:, None, None] > 0
-        own_UID = torch.where(has_own_U11, private_block[OWN], shared[ITEM])
+        own_UID = own_tables.own_or(private_block, shared[ITEM])
         if AGGREGATE not in shared:
             return own_UID
         return self.mixed(own_UID, shared[AGGREGATE].expand_as(own_UID), private_block)
 
     # ---- server half ---------------------------------------------------------------------
-    @cached_property
-    def tables(self) -> UserTables:
-        """The server's table for each user since its last training, in the run's folder."""
-        if self.workspace is not None:
-            return UserTables(self.workspace / "aggregates")
-        self._temporary = tempfile.TemporaryDirectory(prefix="aggregates-")
-        return UserTables(Path(self._temporary.name), durable=False)
-
     def init_server_state(self, shared: Tensors) -> Tensors:
         """The optimiser's state and the number of rounds."""
         return {**super().init_server_state(shared), ROUND: torch.zeros(())}
@@ -151,27 +133,6 @@ class MixedTables(RecStrategy):
             cfg.server_optimiser, {ITEM: shared[ITEM]}, gradient, server_state, cfg.server_lr
         )
         return moved, {**state, ROUND: count}
-
-    def downlinks(self, users: IntArray) -> dict[int, Tensors]:
-        """The table that waits for each of these users."""
-        waiting = self.tables.tables(users.tolist())
-        return {user: {AGGREGATE: torch.from_numpy(table)} for user, table in waiting.items()}
-
-    def evaluation_personal(self, users: IntArray) -> dict[int, Tensors]:
-        """The same: a user is ranked with the table that its next training starts from."""
-        return self.downlinks(users)
-
-    def personal_template(self, shared: Tensors) -> Tensors:
-        """A table."""
-        return {AGGREGATE: shared[ITEM]}
-
-    def resumed(self, server_round: int) -> None:
-        """Forget tables of later rounds."""
-        self.tables.forget_after(server_round)
-
-    def checkpointed(self, rounds: Sequence[int]) -> None:
-        """Drop tables that neither these rounds nor the present one ask for."""
-        self.tables.prune(rounds)
 
 
 def sample_shares(updates: IndividualUpdates) -> Array:

@@ -29,12 +29,14 @@ from models.types import (
     positive_items,
     touched_items,
 )
+from strategies import own_tables
 from strategies.base import RecStrategy, StrategyConfig, training_metrics
+from strategies.own_tables import HAS_OWN, OWN
 from strategies.perfedrec_config import PerFedRecConfig
 from strategies.user_clusters import LABELS, clustered, labels_of, no_clusters, projected
 
 CLUSTERS, CLUSTER, MOVED, VECTOR = "cluster_item_emb", "cluster", "item_movement", "user_vector"
-OWN, HAS_OWN, TABLES, ROUND = "own_item_emb", "has_own", "tables", "round"
+TABLES, ROUND = "tables", "round"
 
 
 class PerFedRec(RecStrategy):
@@ -65,8 +67,7 @@ class PerFedRec(RecStrategy):
         state = {**vector, **optim.init_state(self.config.private_optimiser, vector)}
         if not self.config.own_weight:
             return state
-        own_ID = torch.zeros(num_items, self.model.factors)
-        return {**state, OWN: own_ID, HAS_OWN: torch.zeros(())}
+        return state | own_tables.room(num_items, self.model.factors)
 
     # ---- client half ---------------------------------------------------------------------
     def client_update(
@@ -89,7 +90,7 @@ class PerFedRec(RecStrategy):
         uploaded = {MOVED: trained_ID - start_ID}
         if cfg.share_user:
             uploaded[VECTOR] = vector[USER]
-        own = {OWN: trained_ID, HAS_OWN: torch.ones_like(private[HAS_OWN])} if self._own else {}
+        own = own_tables.kept(trained_ID, private) if self._own else {}
         return ClientResult(
             Update({}, 1.0), {**vector, **moments, **own}, training_metrics(loss, epochs), uploaded
         )

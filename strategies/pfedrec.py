@@ -22,9 +22,10 @@ from models.linear import BIAS, ITEM, WEIGHT, LinearScoring, own_rows, score_row
 from models.mini_batches import mini_batches
 from models.sam import Radii, sam_gradients
 from models.types import ClientResult, CohortResult, History, IntArray, Samples, Tensors, Update
+from strategies import own_tables
 from strategies.base import RecStrategy, StrategyConfig, block_metrics, training_metrics
+from strategies.own_tables import HAS_OWN, OWN
 
-OWN, HAS_OWN = "own_item_emb", "has_own"
 ScoreWith = Literal["own", "shared"]
 PLAIN = Radii()
 
@@ -79,8 +80,7 @@ class PFedRec(RecStrategy):
         parameters = self.model.init_private(num_items, rng)
         if not self._own:
             return parameters
-        own_ID = torch.zeros(num_items, self.model.factors)
-        return {**parameters, OWN: own_ID, HAS_OWN: torch.zeros(())}
+        return parameters | own_tables.room(num_items, self.model.factors)
 
     # ---- client half ---------------------------------------------------------------------
     def client_update(
@@ -97,7 +97,7 @@ class PFedRec(RecStrategy):
             local = optim.step("sgd", local, second.shared, {}, rates.items)[0]
             loss += float(first.losses[0]) / len(batches)
         moved = {ITEM: local[ITEM] - shared[ITEM]}
-        kept = {OWN: local[ITEM], HAS_OWN: torch.ones_like(private[HAS_OWN])} if self._own else {}
+        kept = own_tables.kept(local[ITEM], private) if self._own else {}
         return ClientResult(Update(moved, 1.0), {**scorer, **kept}, training_metrics(loss, epochs))
 
     def cohort_update(
@@ -114,8 +114,8 @@ class PFedRec(RecStrategy):
         trained = alternating_sgd(items_ID, *scorers, batches_U, self.config.rates(len(items_ID)))
         private = {WEIGHT: trained.weights_UD, BIAS: trained.biases_U}
         if self._own:
-            private[OWN] = trained.pairs.tables(trained.rows_PD, items_ID)
-            private[HAS_OWN] = torch.ones_like(private_block[HAS_OWN])
+            tables_UID = trained.pairs.tables(trained.rows_PD, items_ID)
+            private |= own_tables.kept(tables_UID, private_block)
         update = Update({ITEM: trained.pairs.moved(trained.rows_PD, items_ID)}, len(epochs_U))
         metrics = block_metrics(trained.loss, epochs_U)
         return CohortResult(update, private, metrics)

@@ -10,7 +10,8 @@ import torch
 
 from models.types import IndividualUpdates, Samples, Tensors
 from models.user_mlp import UserMLP
-from strategies.gpfedrec import HAS_OWN, OWN, TARGET, GPFedRec, GPFedRecConfig
+from strategies.gpfedrec import TARGET, GPFedRec, GPFedRecConfig
+from strategies.own_tables import HAS_OWN, OWN
 
 CONFIG = GPFedRecConfig(batch_size=2, mlp_lr=0.5, user_lr=0.25, item_lr=2.0, pull=0.4)
 START = [[0.6, -0.2], [0.1, 0.3], [-0.5, 0.8]]

@@ -29,7 +29,8 @@ import torch
 from models.linear import BIAS, ITEM, WEIGHT, LinearScoring
 from models.types import Samples, SumOfUpdates, Tensors
 from strategies.base import RecStrategy
-from strategies.pfedrec import HAS_OWN, OWN, PFedRec, PFedRecConfig
+from strategies.own_tables import HAS_OWN, OWN
+from strategies.pfedrec import PFedRec, PFedRecConfig
 
 
 def sigma(score: float) -> float:

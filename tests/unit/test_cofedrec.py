@@ -18,7 +18,8 @@ from models.linear import BIAS, ITEM, WEIGHT, LinearScoring
 from models.mf import MatrixFactorisation
 from models.supcon import Temperatures, supcon
 from models.types import History, IndividualUpdates, Samples, Tensors
-from strategies.cofedrec import GROUP, HAS_OWN, LABELS, OWN, CoFedRec, CoFedRecConfig
+from strategies.cofedrec import GROUP, LABELS, CoFedRec, CoFedRecConfig
+from strategies.own_tables import HAS_OWN, OWN
 from strategies.user_groups import elbow, group_of, likeness
 
 RNG = np.random.default_rng(0)

@@ -19,7 +19,8 @@ from models.adam_rows import adam_rows
 from models.mf import ITEM, USER, MatrixFactorisation
 from models.types import ClientResult, History, IndividualUpdates, Samples, Tensors
 from strategies.fedca import BASIS, FedCA, FedCAConfig
-from strategies.mixed_tables import AGGREGATE, HAS_OWN, OWN, SAMPLES, sample_shares
+from strategies.mixed_tables import AGGREGATE, SAMPLES, sample_shares
+from strategies.own_tables import HAS_OWN, OWN
 from strategies.principal import alignment, closeness, first_columns, principal_axes
 
 NUM_ITEMS = 19

@@ -16,7 +16,8 @@ from models.elastic_merge import NAMES, ElasticRates, elastic_adam, init_adapter
 from models.mf import ITEM, USER, MatrixFactorisation
 from models.types import ClientResult, History, IndividualUpdates, Samples, Tensors
 from strategies.fedem import FedEM, FedEMConfig
-from strategies.mixed_tables import AGGREGATE, HAS_OWN, OWN, SAMPLES
+from strategies.mixed_tables import AGGREGATE, SAMPLES
+from strategies.own_tables import HAS_OWN, OWN
 
 NUM_ITEMS = 19
 MODEL = MatrixFactorisation(factors=4, init_std=0.5)

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from models.mf import MatrixFactorisation
 from models.types import History, IndividualUpdates, Samples, Tensors
 from models.user_mlp import ITEM, UserMLP
-from strategies.gpfedrec import HAS_OWN, OWN, TARGET, GPFedRec, GPFedRecConfig
+from strategies.gpfedrec import TARGET, GPFedRec, GPFedRecConfig
+from strategies.own_tables import HAS_OWN, OWN
 from strategies.user_graph import GraphRule, UserGraph, adjacency, cosines
 from strategies.user_tables import UserTables
 

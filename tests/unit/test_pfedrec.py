@@ -14,7 +14,8 @@ from models.linear import BIAS, ITEM, WEIGHT, LinearScoring
 from models.mf import MatrixFactorisation
 from models.rng import Role, derive_rng
 from models.types import ClientResult, History, Samples, Tensors
-from strategies.pfedrec import HAS_OWN, OWN, PFedRec, PFedRecConfig
+from strategies.own_tables import HAS_OWN, OWN
+from strategies.pfedrec import PFedRec, PFedRecConfig
 
 NUM_ITEMS = 19
 MODEL = LinearScoring(factors=4, init_std=0.5)
