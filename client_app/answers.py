@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from flwr.app import RecordDict
@@ -15,9 +15,12 @@ from client_app.node_config import NodeError
 from client_app.received import Kind, Received
 from client_app.runtime import Node
 from conf.fingerprint import code_fingerprint
-from models.types import IntArray, Tensors
+from models.types import History, IntArray, Tensors
 from strategies import wire
 from strategies.messages import EvaluateReply, EvaluateRequest, HelloReply, HelloRequest
+
+PartScores = Callable[[slice, Tensors, Tensors, History], Tensor]
+"""Scores of a part of some users, from shared and private tensors and histories."""
 
 
 def answer_hello(node: Node, request: HelloRequest) -> RecordDict:
@@ -108,26 +111,24 @@ def _model(node: Node, request: EvaluateRequest) -> tuple[CatalogueScores, Candi
     def private(users: IntArray) -> Tensors:
         return moved(node.state.block(users, request.state_round), device)
 
-    def catalogue(users: IntArray) -> Tensor:
-        def score(part: slice) -> Tensor:
-            own, received = (
-                users[part],
-                shared | moved(personal.get(int(users[part][0]), {}), device),
-            )
-            return strategy.scores_all(received, private(own), node.dataset.history(own)).cpu()
+    def by_part(users: IntArray, score: PartScores) -> Tensor:
+        """Scores of the users with what each received, their private state and their history."""
+        scored = []
+        for part in _parts(users, personal):
+            own = users[part]
+            received = shared | moved(personal.get(int(own[0]), {}), device)
+            history = node.dataset.history(own)
+            scored.append(score(part, received, private(own), history).cpu())
+        return torch.cat(scored)
 
-        return torch.cat([score(part) for part in _parts(users, personal)])
+    def catalogue(users: IntArray) -> Tensor:
+        return by_part(users, lambda part, *known: strategy.scores_all(*known))
 
     def candidates(users: IntArray, items_UC: IntArray) -> Tensor:
-        def score(part: slice) -> Tensor:
-            own, received = (
-                users[part],
-                shared | moved(personal.get(int(users[part][0]), {}), device),
-            )
-            history = node.dataset.history(own)
-            return strategy.score_candidates(received, private(own), items_UC[part], history).cpu()
+        def score(part: slice, received: Tensors, own: Tensors, history: History) -> Tensor:
+            return strategy.score_candidates(received, own, items_UC[part], history)
 
-        return torch.cat([score(part) for part in _parts(users, personal)])
+        return by_part(users, score)
 
     return catalogue, candidates
 

@@ -38,6 +38,7 @@ from models.types import (
     Update,
 )
 from strategies.base import RecStrategy
+from strategies.individual import gathered
 
 BlockUpdate = Callable[
     [RecStrategy, Tensors, Tensors, Sequence[Sequence[Samples]], Sequence[np.random.Generator]],
@@ -101,7 +102,7 @@ def train_users(
             return update_block(strategy, on_device | own, private, epochs_U, streams)
 
     total, metrics = SumOfUpdates(strategy.summed_template(on_device)), dict[str, float]()
-    individual = list[Tensors]()
+    individual = list[IndividualUpdates]()
     new_rows_UP = np.empty_like(rows_UP)
     parts = blocks(_sizes(users, dataset), block_users)
     results = in_order(train, parts, cfg.engine.workers, cfg.engine.threads)
@@ -109,26 +110,14 @@ def train_users(
         new_rows_UP[part] = state.layout.pack(result.private)
         _check_rows(new_rows_UP[part], users[part], strategy)
         total.add(result.update)
-        individual += [] if result.individual is None else [_moved_back(result.individual)]
+        if result.individual is not None:
+            uploads = moved(result.individual, torch.device("cpu"))
+            individual.append(IndividualUpdates(users[part], uploads))
         for name, value in result.metrics.items():
             metrics[name] = metrics.get(name, 0.0) + value
-    update, single = on_cpu(total.result()), _by_user(individual, users)
+    update, single = on_cpu(total.result()), gathered(individual) if individual else None
     _check_finite(update.tensors | ({} if single is None else single.tensors), users, strategy)
     return Trained(users, new_rows_UP, strategy.sealed(update), metrics, single)
-
-
-def _moved_back(tensors: Tensors) -> Tensors:
-    return moved(tensors, torch.device("cpu"))
-
-
-def _by_user(blocks_: Sequence[Tensors], users: IntArray) -> IndividualUpdates | None:
-    """The blocks' uploads in ascending order of users."""
-    if not blocks_:
-        return None
-    order_U = np.argsort(users)
-    places = torch.from_numpy(order_U)
-    tensors = {name: torch.cat([part[name] for part in blocks_])[places] for name in blocks_[0]}
-    return IndividualUpdates(users[order_U], tensors)
 
 
 def _cohort(

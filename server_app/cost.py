@@ -47,6 +47,7 @@ def describe(config: Config, num_items: int) -> Description:
     strategy: RecStrategy = build_strategy(config)
     shared = strategy.init_shared(num_items, np.random.default_rng(0))
     private = strategy.start_private(num_items, 0, 0)
+    personal = strategy.personal_template(shared)
     single = strategy.individual_template(shared) if strategy.needs_individual_updates else {}
     return Description(
         name=config.strategy_name,
@@ -56,24 +57,22 @@ def describe(config: Config, num_items: int) -> Description:
         shared=shapes_of(shared),
         private=shapes_of(private),
         server_sees="each user's upload" if single else "sums over the users of a node",
-        flags=flags_of(strategy),
+        flags=flags_of(strategy, bool(personal)),
         down_node=bytes_of(shared),
-        down_user=bytes_of(strategy.personal_template(shared)),
+        down_user=bytes_of(personal),
         up_node=bytes_of(strategy.summed_template(shared)),
         up_user=bytes_of(single),
         state_user=bytes_of(private),
     )
 
 
-def flags_of(strategy: RecStrategy) -> tuple[str, ...]:
-    """What sets a strategy apart, in words."""
+def flags_of(strategy: RecStrategy, has_personal: bool) -> tuple[str, ...]:
+    """What sets a strategy apart, in words; ``has_personal``: users get tensors of their own."""
     said = {
         "needs every user in every round": not strategy.supports_partial_participation,
         "updates move all rows": strategy.dense_updates,
         "users start alike": strategy.common_start,
-        "the server sends users tensors of their own": bool(
-            strategy.personal_template(strategy.init_shared(2, np.random.default_rng(0)))
-        ),
+        "the server sends users tensors of their own": has_personal,
         "averages weights, so a stock Flower strategy can drive it": strategy.averages_weights,
         f"extra exchanges: {', '.join(strategy.extra_exchanges)}": bool(strategy.extra_exchanges),
     }

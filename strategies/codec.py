@@ -78,20 +78,21 @@ def _decode(record: ArrayRecord, name: str, like: Tensor) -> Tensor:
         if sparse:
             raise WireError(f"tensor {name!r} came both dense and as rows")
         tensor = to_tensor(record, name)
-        _check(name, tensor, tuple(like.shape), like.dtype)
+        check_tensor(name, tensor, tuple(like.shape), like.dtype)
         return tensor
     if len(sparse) < 2 or not like.dim():
         raise WireError(f"tensor {name!r} is missing")
     rows, values = to_tensor(record, name + INDEX), to_tensor(record, name + VALUES)
     if rows.dtype != torch.int64 or rows.dim() != 1:
         raise WireError(f"row indices of {name!r} must be a vector of int64")
-    _check(name, values, (len(rows), *like.shape[1:]), like.dtype)
+    check_tensor(name, values, (len(rows), *like.shape[1:]), like.dtype)
     if len(rows) and (rows.diff().le(0).any() or rows[0] < 0 or rows[-1] >= len(like)):
         raise WireError(f"row indices of {name!r} must ascend within 0..{len(like) - 1}")
     return torch.zeros_like(like).index_copy_(0, rows, values)
 
 
-def _check(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def check_tensor(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Raise WireError unless the tensor has this shape and dtype, and is finite."""
     if tuple(tensor.shape) != shape or tensor.dtype != dtype:
         got = f"{tuple(tensor.shape)} {tensor.dtype}"
         raise WireError(f"tensor {name!r} is {got}, expected {shape} {dtype}")

@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from models.tables import is_finite
 from models.types import IndividualUpdates, Tensors
-from strategies.codec import WireError, from_arrays, to_arrays
+from strategies.codec import WireError, check_tensor, from_arrays, to_arrays
 from strategies.fields import get, pack, section, unpack
 
 ARRAYS, CONFIG, USERS = "individual", "individual-users", "users"
@@ -41,17 +40,12 @@ def decode_individual(content: RecordDict, template: Tensors) -> IndividualUpdat
     if set(tensors) != set(template):
         raise WireError(f"individual updates are {sorted(tensors)}, expected {sorted(template)}")
     for name, like in template.items():
-        expected = (len(users_U), *like.shape)
-        if tuple(tensors[name].shape) != expected or tensors[name].dtype != like.dtype:
-            got = f"{tuple(tensors[name].shape)} {tensors[name].dtype}"
-            raise WireError(f"individual {name!r} is {got}, expected {expected} {like.dtype}")
-        if not is_finite(tensors[name]):
-            raise WireError(f"individual {name!r} holds NaN or infinite values")
+        check_tensor(name, tensors[name], (len(users_U), *like.shape), like.dtype)
     return IndividualUpdates(users_U, {name: tensors[name] for name in template})
 
 
 def gathered(parts: Sequence[IndividualUpdates]) -> IndividualUpdates:
-    """The uploads of all nodes by ascending user, whatever the nodes."""
+    """Uploads of several nodes, or blocks of a node, by ascending user, whatever the parts."""
     users_U = np.concatenate([part.users_U for part in parts])
     order_U = np.argsort(users_U, kind="stable")
     places = torch.from_numpy(order_U)
