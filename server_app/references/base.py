@@ -9,6 +9,7 @@ import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from torch import Tensor
@@ -100,6 +101,25 @@ class Reference(ABC, Generic[Settings]):
         for package in self.packages:
             if importlib.util.find_spec(package) is None:
                 raise MissingExtraError(f"not installed: {INSTALL} ({self.name} needs {package})")
+
+
+class ImplicitOrOwn(Reference[Settings]):
+    """A method that the library ``implicit`` has, and this project too; a setting says which."""
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The library only where it is asked for."""
+        return ("scipy", "implicit") if self._by_implicit else ("scipy",)
+
+    @property
+    def implementation(self) -> str:
+        """The library with its version, or ours."""
+        return f"implicit {version('implicit')}" if self._by_implicit else "own (torch)"
+
+    @property
+    def _by_implicit(self) -> bool:
+        config: Any = self.config
+        return bool(config.implementation == "implicit")
 
 
 def binary(train_UI: csr_array) -> csr_array:

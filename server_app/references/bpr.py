@@ -7,7 +7,6 @@ triple at a time with an item bias, ours by minibatches of Adam without one. The
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.metadata import version
 from itertools import product
 from typing import TYPE_CHECKING, Literal
 
@@ -18,7 +17,7 @@ from torch.nn import functional
 
 from models.rng import Role, derive_rng
 from models.types import IntArray
-from server_app.references.base import Reference, Scorer, binary
+from server_app.references.base import ImplicitOrOwn, Scorer, binary
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -49,7 +48,7 @@ class BPRConfig:
             raise ValueError("learning_rate must be above 0 and l2 not negative")
 
 
-class BPR(Reference[BPRConfig]):
+class BPR(ImplicitOrOwn[BPRConfig]):
     """−ln σ(p_u·q_i − p_u·q_j) for training pairs (u, i) and items j that u has no row of."""
 
     name = "bpr"
@@ -59,17 +58,6 @@ class BPR(Reference[BPRConfig]):
         BPRConfig(factors, learning_rate=lr, l2=l2)
         for factors, lr, l2 in product((16, 64), (0.01, 0.02, 0.05), (0.01, 0.05, 0.1))
     )
-
-    @property
-    def packages(self) -> tuple[str, ...]:
-        """The library only where it is asked for."""
-        return ("scipy", "implicit") if self.config.implementation == "implicit" else ("scipy",)
-
-    @property
-    def implementation(self) -> str:
-        """The library with its version, or ours."""
-        library = self.config.implementation == "implicit"
-        return f"implicit {version('implicit')}" if library else "own (torch)"
 
     def fit(self, train_UI: csr_array, seed: int) -> Scorer:
         """User and item vectors; scores are their products."""

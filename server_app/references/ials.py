@@ -7,7 +7,6 @@ initial vectors by exact solves in float64, so they differ by rounding only.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.metadata import version
 from itertools import product
 from typing import TYPE_CHECKING, Literal
 
@@ -15,14 +14,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from models.als import ImplicitCost, solve_users
 from models.rng import Role, derive_rng
-from server_app.references.base import Reference, Scorer, binary
+from models.types import History
+from server_app.references.base import ImplicitOrOwn, Scorer, binary
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 INIT_WIDTH = 0.01
 """Initial vectors are uniform in [0, 0.01), as in the library."""
+
+SOLVED_AT_ONCE = 1024
+"""Users, or items, whose systems are in memory at once."""
 
 Doubles = npt.NDArray[np.float64]
 
@@ -49,7 +53,7 @@ class IALSConfig:
             raise ValueError(f"l2 must be above 0, got {self.l2}")
 
 
-class IALS(Reference[IALSConfig]):
+class IALS(ImplicitOrOwn[IALSConfig]):
     """Minimises Σ w_ui (y_ui − p_u·q_i)² + λ (Σ‖p_u‖² + Σ‖q_i‖²) over all pairs.
 
     y is 1 and w is alpha for a training pair; else 0 and 1.
@@ -62,17 +66,6 @@ class IALS(Reference[IALSConfig]):
         IALSConfig(factors, l2, alpha)
         for factors, l2, alpha in product((8, 16, 32, 64), (0.01, 10.0), (1.0, 4.0, 16.0))
     )
-
-    @property
-    def packages(self) -> tuple[str, ...]:
-        """The library only where it is asked for."""
-        return ("scipy", "implicit") if self.config.implementation == "implicit" else ("scipy",)
-
-    @property
-    def implementation(self) -> str:
-        """The library with its version, or ours."""
-        library = self.config.implementation == "implicit"
-        return f"implicit {version('implicit')}" if library else "own (numpy)"
 
     def fit(self, train_UI: csr_array, seed: int) -> Scorer:
         """User and item vectors; scores are their products."""
@@ -104,19 +97,20 @@ def alternate(
 
 
 def solved(once_UI: csr_array, items_ID: Doubles, config: IALSConfig) -> Doubles:
-    """The best user vectors (U, D) for given item vectors: one D × D system a user.
+    """The best user vectors (U, D) for given item vectors, as federated users solve for theirs.
 
-    (QᵀQ + (α − 1) Q_uᵀQ_u + λI) p_u = α Q_uᵀ1, with Q_u the vectors of the user's items.
+    There a positive weighs 1 + α and any other pair 1.
     """
-    base_DD = items_ID.T @ items_ID + config.l2 * np.eye(config.factors)
-    users_UD = np.zeros((once_UI.shape[0], config.factors))
-    for user, (start, stop) in enumerate(
-        zip(once_UI.indptr[:-1].tolist(), once_UI.indptr[1:].tolist(), strict=True)
-    ):
-        own_RD = items_ID[once_UI.indices[start:stop]]
-        system_DD = base_DD + (config.alpha - 1) * own_RD.T @ own_RD
-        users_UD[user] = np.linalg.solve(system_DD, config.alpha * own_RD.sum(0))
-    return users_UD
+    items, cost = torch.from_numpy(items_ID), ImplicitCost(config.alpha - 1, config.l2)
+    users = [
+        solve_users(items, _history(once_UI[first : first + SOLVED_AT_ONCE]), cost)
+        for first in range(0, once_UI.shape[0], SOLVED_AT_ONCE)
+    ]
+    return torch.cat(users).numpy()
+
+
+def _history(once_UI: csr_array) -> History:
+    return History(once_UI.indices.astype(np.int64), np.diff(once_UI.indptr).astype(np.int64))
 
 
 def _by_library(

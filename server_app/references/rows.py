@@ -31,7 +31,7 @@ class ReferenceRow:
     method: str
     title: str
     implementation: str
-    """Whose code computed, such as ``implicit 0.7.3`` or ``own (numpy)``."""
+    """Whose code computed, such as ``implicit 0.7.3`` or ``own (torch)``."""
     settings: dict[str, Any]
     dataset: str
     protocol: str

@@ -119,7 +119,7 @@ def test_one_method_without_the_library_is_an_error(
     assert not said.out
     assert command(tmp_path, "ials", "ials.implementation=own", "--json") == 0
     (row,) = json.loads(capsys.readouterr().out)
-    assert row["implementation"] == "own (numpy)"
+    assert row["implementation"] == "own (torch)"
     assert row["settings"]["implementation"] == "own"
 
 
