@@ -132,10 +132,36 @@ def test_overflow_is_refused(paillier: Paillier) -> None:
     shared = paillier.seal({"x": torch.zeros(1)})
     with pytest.raises(ValueError, match=r"whole weight, got 1\.5"):
         paillier.step(shared, update_of(paillier, [0.0], 1.5))
-    # Cohorts of 4093 and of 4111 users, both primes: a multiplier of 16826323, 2^24 is 16777216.
-    shared = paillier.step(shared, update_of(paillier, [0.0], 4093.0))
-    with pytest.raises(ValueError, match=r"become 16826323, beyond 2\^24: too many rounds"):
-        paillier.step(shared, update_of(paillier, [0.0], 4111.0))
+    # Cohorts of 8191 and of 8209 users, both primes: a multiplier of 67239919, 2^24 is 16777216.
+    shared = paillier.step(shared, update_of(paillier, [0.0], 8191.0))
+    with pytest.raises(ValueError, match=r"8209 users .* become 67239919, beyond 2\^24"):
+        paillier.step(shared, update_of(paillier, [0.0], 8209.0))
+
+
+def test_sizes_without_a_common_multiple_by_hand(paillier: Paillier) -> None:
+    """4099 · 4093 = 16777207 < 2^24, and with 7 users it would be 117440449.
+
+    So m stays and ⌊16777207 / 7⌋ = 2396743 is 6/7 below the quotient: a sum of -7 · 128 moves θ by
+    2396743 · 7 · 128 / 16777207 = 128 · (1 - 6/16777207), which is 4.6e-5 short of 128.
+    """
+    shared = paillier.seal({"x": torch.zeros(1)})
+    for weight in (4099.0, 4093.0):
+        shared = paillier.step(shared, update_of(paillier, [0.0], weight))
+    moved = paillier.step(shared, update_of(paillier, [-7 * 128.0], 7.0))
+    assert int(moved[MULTIPLIER]) == 16777207
+    assert paillier.open(moved)["x"].item() == np.float32(128 * (1 - 6 / 16777207)) < 128
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.integers(1, 300), min_size=10, max_size=25))
+def test_cohorts_of_any_sizes_never_end_it(paillier: Paillier, sizes: list[int]) -> None:
+    """Every step's mean is -1: θ = number of steps, short by W/2^23 of a step at most."""
+    shared = paillier.seal({"x": torch.zeros(1)})
+    for size in sizes:
+        shared = paillier.step(shared, update_of(paillier, [-float(size)], float(size)))
+        assert int(shared[MULTIPLIER]) < 1 << HEADROOM_BITS
+    short = len(sizes) - paillier.open(shared)["x"].item()
+    assert -1e-6 <= short <= sum(sizes) / 2**23 + 1e-6  # and float32's half unit at 25
 
 
 def test_another_pair_s_key_is_refused(keys: Path, tmp_path: Path) -> None:
