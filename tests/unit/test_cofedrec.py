@@ -53,11 +53,13 @@ def reference(rows_ID: torch.Tensor, labels_I: torch.Tensor, at: Temperatures) -
     return -at.tau / at.base * means_I
 
 
-@pytest.mark.parametrize("pieces", [1, 7, 1000], ids=["row-by-row", "uneven", "whole"])
+@pytest.mark.parametrize("kept", [0, 60 * 120], ids=["computed-twice", "kept"])
+@pytest.mark.parametrize("block", [1, 7, 1000], ids=["row-by-row", "uneven", "whole"])
 def test_closed_form_equals_automatic_differentiation(
-    pieces: int, monkeypatch: pytest.MonkeyPatch
+    block: int, kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supcon_module, "PIECE_VALUES", 60 * pieces)
+    monkeypatch.setattr(supcon_module, "BLOCK_ITEMS", block)
+    monkeypatch.setattr(supcon_module, "KEPT_VALUES", kept)
     rng = torch.Generator().manual_seed(0)
     rows_ID = torch.randn(60, 5, generator=rng, dtype=torch.float64, requires_grad=True)
     labels_I = torch.randint(0, 9, (60,), generator=rng)
