@@ -41,6 +41,11 @@ class CheckpointStore:
         return sorted(self._state_rounds)
 
     @property
+    def selected(self) -> list[int]:
+        """Rounds that these have selected, beside their own; ascending."""
+        return sorted(self.state_rounds - set(self.rounds))
+
+    @property
     def newest(self) -> int:
         """Round of the newest checkpoint saved or loaded."""
         return max(self._state_rounds)

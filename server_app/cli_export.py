@@ -18,9 +18,14 @@ from server_app.errors import ServerError, StorageError
 
 if TYPE_CHECKING:
     from models.types import Tensors
+    from strategies.base import RecStrategy
 
 Strings = npt.NDArray[np.str_]
 SUFFIXES = (".npz", ".parquet")
+OWN_ITEMS = (
+    "These are what all users share; under this strategy each is ranked by item parameters of its "
+    "own as well, which stay on its node or wait for it."
+)
 
 
 def export_items(
@@ -40,7 +45,7 @@ def export_items(
     quiet_flower()
     _check_target(out)
     folder = run_folder(run, output)
-    tables, server_round = item_tables(folder)
+    tables, server_round, strategy = item_tables(folder)
     ids, titles = _items(folder, catalogue)
     if {len(table) for table in tables.values()} != {len(ids)}:
         raise ServerError(
@@ -57,10 +62,14 @@ def export_items(
         highlight=False,
         soft_wrap=True,
     )
+    if strategy.has_own_item_parameters:
+        CONSOLE.print(OWN_ITEMS, markup=False, highlight=False, soft_wrap=True)
 
 
-def item_tables(folder: Path) -> tuple[Tensors, int]:
-    """Item tables (I, D) of the selected round and its number; of the newest round before one.
+def item_tables(folder: Path) -> tuple[Tensors, int, RecStrategy]:
+    """Item tables (I, D) of the selected round, its number, and the strategy they are of.
+
+    They are those of the newest round before one was selected.
 
     Raises:
         CheckpointError: when no checkpoint is intact.
@@ -74,12 +83,14 @@ def item_tables(folder: Path) -> tuple[Tensors, int]:
     config, checkpoint = from_mapping(read_config(folder)), load_checkpoint(folder)
     selected = checkpoint.selection.round
     held = checkpoint.shared if selected is None else checkpoint.best
+    strategy = build_strategy(config)
     try:
-        shared = build_strategy(config).opened(held)
+        shared = strategy.opened(held)
     except (OSError, ValueError) as error:
         raise ServerError(f"{folder}: the item embeddings cannot be read here: {error}") from error
     names = config.model.item_tables
-    return {n: shared[n] for n in names}, checkpoint.round if selected is None else selected
+    server_round = checkpoint.round if selected is None else selected
+    return {n: shared[n] for n in names}, server_round, strategy
 
 
 def _items(folder: Path, catalogue: Path | None) -> tuple[Strings, Strings]:

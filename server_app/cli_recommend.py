@@ -12,14 +12,20 @@ from rich.table import Table
 
 from conf.build import ConfigError
 from server_app.cli_common import CONSOLE, run_folder
-from server_app.cli_recommendations import Recommendation, on_node, recommendations
+from server_app.cli_recommendations import (
+    PRIVATE_ALONE,
+    Recommendation,
+    on_node,
+    recommendations,
+)
 from server_app.cli_runs import Output
 
 BASES = {
+    PRIVATE_ALONE: "; without the server's part for the user, which only the last round has",
     "cold start": "; the user was not trained: a private state was fitted here and now",
     "popularity": "; the user has no history here or was forgotten: these are the most popular",
 }
-"""What is said of a list that does not rest on a trained private state."""
+"""What is said of a list that does not rest on all that a trained user is ranked with."""
 
 
 def recommend(

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from conf.build import ConfigError
 from server_app.cli_common import quiet_flower
 from server_app.cli_node import data_folder, existing, node_errors
 from server_app.errors import ServerError
+
+if TYPE_CHECKING:
+    from models.types import Tensors
+    from server_app.snapshot import Checkpoint
+    from strategies.base import RecStrategy
+
+PRIVATE, PRIVATE_ALONE = "private embedding", "private embedding alone"
 
 
 @dataclass(frozen=True)
@@ -24,7 +34,8 @@ class Recommendation:
     items: list[tuple[str, str | None, float]]
     """Raw id, title if there is one, score."""
     source: str
-    """What the scores rest on: ``private embedding``, ``cold start`` or ``popularity``."""
+    """What the scores rest on: ``private embedding``, ``private embedding alone``, without what the
+    server had for the user, ``cold start`` or ``popularity``."""
     round: int
     """Round of the shared parameters."""
     run: str
@@ -106,10 +117,12 @@ def recommendations(
     shard = next(i for i in range(count) if index < shard_bounds(dataset.num_users, i, count)[1])
     key = f"{shard:06d}-of-{count:06d}"
     store = UserStore(store_path({}, config, key), key)
+    strategy = build_strategy(config)
+    received, source = _received(strategy, checkpoint, folder, index)
     try:
         ranked = best_items(
-            build_strategy(config),
-            checkpoint.best,
+            strategy,
+            {**checkpoint.best, **received},
             dataset,
             store,
             checkpoint.run_id,
@@ -133,10 +146,27 @@ def recommendations(
         len(known),
         words,
         items,
-        "private embedding",
+        source,
         checkpoint.selection.round,
         folder.name,
     )
+
+
+def _received(
+    strategy: RecStrategy, checkpoint: Checkpoint, folder: Path, user: int
+) -> tuple[Tensors, str]:
+    """What the server had for a user after the selected round, and what scores rest on."""
+    from server_app.run_folder import strategy_folder
+
+    if not strategy.personal_evaluation:
+        return {}, PRIVATE
+    strategy.workspace = strategy_folder(folder)
+    strategy.set_shared(checkpoint.shared, checkpoint.server_state)
+    try:
+        had = strategy.evaluation_personal(np.array([user]), checkpoint.selection.round)
+    except LookupError:
+        return {}, PRIVATE_ALONE
+    return had.get(user, {}), PRIVATE
 
 
 def _left_out(validation: bool, test_item: int, known: list[int]) -> str:

@@ -180,5 +180,6 @@ class RoundLoop:
                 evaluation_due=self.examiner.is_due,
             )
         )
-        strategy.checkpointed(self._tools.checkpoints.rounds)
+        checkpoints = self._tools.checkpoints
+        strategy.checkpointed(checkpoints.rounds, checkpoints.selected)
         self.checkpoint_seconds += time.perf_counter() - started

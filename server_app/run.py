@@ -24,7 +24,7 @@ from server_app.ranking import Ranking
 from server_app.results import RunResult, totals_of
 from server_app.roster import lost_state, older_state
 from server_app.rounds import Identity, RoundLoop, Tools
-from server_app.run_folder import RunFolder, with_defaults
+from server_app.run_folder import RunFolder, strategy_folder, with_defaults
 from server_app.snapshot import fingerprint
 from server_app.start import Start, config_hash, recorded
 from server_app.trainer import Trainer
@@ -70,7 +70,7 @@ class _Run:
         self.cfg, self.folder, self.start, self.callbacks = cfg, folder, start, callbacks
         self.strategy: RecStrategy = build_strategy(cfg)
         self.strategy.seed = cfg.seed
-        self.strategy.workspace = folder.path / "strategy"
+        self.strategy.workspace = strategy_folder(folder.path)
         self.header = Header(
             start.state.run_id, start.state.incarnation, to_json(cfg), code_fingerprint()
         )

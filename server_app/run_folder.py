@@ -115,6 +115,11 @@ class RunFolder:
         replace_json(self.path / STATE, asdict(state))
 
 
+def strategy_folder(folder: Path) -> Path:
+    """Where a run's strategy keeps files of its own."""
+    return folder / "strategy"
+
+
 def read_state(folder: Path) -> RunState:
     """State of a run; ``interrupted`` when it says running and no process holds its lock.
 

@@ -104,6 +104,13 @@ class RecStrategy(ServerHalf, FlowerHooks):
         """Names of the model's private parameters; found once, as every user's step asks."""
         return tuple(self.model.init_private(1, np.random.default_rng(0)))
 
+    @property
+    def has_own_item_parameters(self) -> bool:
+        """Whether users are ranked by item parameters that are not everybody's."""
+        rng = np.random.default_rng(0)
+        one, two = (self.init_private(count, rng) for count in (1, 2))
+        return self.personal_evaluation or any(t.shape != two[n].shape for n, t in one.items())
+
     # ---- client half ---------------------------------------------------------------------
     def opened(self, shared: Tensors) -> Tensors:
         """Shared parameters as they are used on a node; another form only where encrypted."""

@@ -34,8 +34,8 @@ class KeptTables(RecStrategy):
         """Forget tables of later rounds."""
         self.tables.forget_after(server_round)
 
-    def checkpointed(self, rounds: Sequence[int]) -> None:
-        """Drop tables that neither these rounds nor the present one ask for."""
+    def checkpointed(self, rounds: Sequence[int], selected: Sequence[int]) -> None:
+        """Drop tables that neither a round after one of these nor the present one asks for."""
         self.tables.prune(rounds)
 
 
@@ -49,14 +49,20 @@ class WaitingTables(KeptTables):
 
     def downlinks(self, users: IntArray) -> dict[int, Tensors]:
         """The table that waits for each of these users."""
-        waiting, name = self.tables.tables(users.tolist()), self.waiting_name
-        return {user: {name: torch.from_numpy(table)} for user, table in waiting.items()}
+        return self.evaluation_personal(users)
 
     def personal_template(self, shared: Tensors) -> Tensors:
         """A waiting table."""
         (item_table,) = self.model.item_tables
         return {self.waiting_name: shared[item_table]}
 
-    def evaluation_personal(self, users: IntArray) -> dict[int, Tensors]:
+    def checkpointed(self, rounds: Sequence[int], selected: Sequence[int]) -> None:
+        """The same, but keep what users are ranked with in the selected rounds."""
+        self.tables.prune(sorted({*rounds, *selected}))
+
+    def evaluation_personal(
+        self, users: IntArray, server_round: int | None = None
+    ) -> dict[int, Tensors]:
         """The same: a user is ranked with the table that its next training starts from."""
-        return self.downlinks(users)
+        waiting, name = self.tables.tables(users.tolist(), server_round), self.waiting_name
+        return {user: {name: torch.from_numpy(table)} for user, table in waiting.items()}

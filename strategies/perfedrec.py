@@ -137,8 +137,12 @@ class PerFedRec(RecStrategy):
         labels = labels_of(self.server_state, users)
         return {user: {CLUSTER: torch.tensor([label])} for user, label in labels.items()}
 
-    def evaluation_personal(self, users: IntArray) -> dict[int, Tensors]:
-        """The same."""
+    def evaluation_personal(
+        self, users: IntArray, server_round: int | None = None
+    ) -> dict[int, Tensors]:
+        """The same; clusters of earlier rounds are not kept."""
+        if server_round not in (None, int(self.server_state[ROUND])):
+            raise LookupError(f"the users' clusters of round {server_round} are not kept")
         return self.downlinks(users)
 
     def personal_template(self, shared: Tensors) -> Tensors:

@@ -52,8 +52,17 @@ class ServerHalf:
         """Names and shapes of one user's tensors of :meth:`downlinks` at their largest."""
         return {}
 
-    def evaluation_personal(self, users: IntArray) -> dict[int, Tensors]:
-        """The same for ranking these users; only where ``personal_evaluation``."""
+    def evaluation_personal(
+        self, users: IntArray, server_round: int | None = None
+    ) -> dict[int, Tensors]:
+        """The same for ranking these users; only where ``personal_evaluation``.
+
+        ``server_round``: as it was after this round; None is the present.
+
+        Raises:
+            LookupError: when that is not kept.
+
+        """
         return {}
 
     # ---- the round's step ------------------------------------------------------------------
@@ -101,5 +110,8 @@ class ServerHalf:
     def resumed(self, server_round: int) -> None:
         """The run goes on from the checkpoint of this round; drop what is newer."""
 
-    def checkpointed(self, rounds: Sequence[int]) -> None:
-        """Checkpoints of these rounds are kept; drop what none of them can ask for."""
+    def checkpointed(self, rounds: Sequence[int], selected: Sequence[int]) -> None:
+        """Checkpoints of these rounds are kept; drop what none of them can ask for.
+
+        ``selected`` are the rounds that these have selected, whose users may be ranked again.
+        """

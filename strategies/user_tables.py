@@ -130,12 +130,16 @@ class UserTables:
         tables = [self._files[v.round].tables_GX[v.row] for v in found]
         return np.stack(tables), np.array([v.round for v in found], dtype=np.int64)
 
-    def tables(self, users: Iterable[int]) -> dict[int, FloatArray]:
-        """The table (I, D) of each of these users that has one; users of one row share a copy."""
+    def tables(self, users: Iterable[int], round_: int | None = None) -> dict[int, FloatArray]:
+        """The table (I, D) of each of these users that has one; users of one row share a copy.
+
+        ``round_``: as they were after this round, one that :meth:`prune` was to keep.
+        """
         copies: dict[tuple[int, int], FloatArray] = {}
         found: dict[int, FloatArray] = {}
         for user in users:
-            last = self._versions.get(user, [])[-1:]
+            own = self._versions.get(user, [])
+            last = [v for v in own if round_ is None or v.round <= round_][-1:]
             for version in [v for v in last if v.row != NO_TABLE]:
                 key = (version.round, version.row)
                 if key not in copies:

@@ -262,7 +262,7 @@ def test_a_resumed_server_sends_the_same(tmp_path: Path) -> None:
             rounds = cohorts[2:]
         for users in rounds:
             shared, state = strategy.individual_server_update(shared, uploads(*users), state)
-            strategy.checkpointed([2, int(state["round"])])
+            strategy.checkpointed([2, int(state["round"])], [])
         sent.append(strategy.downlinks(np.arange(20)))
     assert sent[0].keys() == sent[1].keys()
     assert sent[0]

@@ -111,3 +111,16 @@ def test_parquet_holds_a_row_an_item(finished: Path, tmp_path: Path) -> None:
     assert len(table) == tiny_run.NUM_ITEMS
     for name in tiny_run.config(tmp_path, *SETTINGS).model.item_tables:
         assert np.array_equal(np.stack(table[name].to_list()), checkpoint.best[name].numpy())
+
+
+@pytest.mark.parametrize(
+    ("strategy", "own"), [("cofedrec", True), ("fedrap", True), ("fcf", False)]
+)
+def test_item_parameters_of_single_users_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], strategy: str, own: bool
+) -> None:
+    settings = (f"strategy={strategy}", "federation.rounds=1", "federation.num_nodes=1")
+    run_server(LocalGrid(1), tiny_run.config(tmp_path, *settings))
+    arguments = ["--run", str(tmp_path / "runs" / "tiny"), "--out", str(tmp_path / "items.npz")]
+    assert run_command(["export-items", *arguments]) == 0
+    assert (cli_export.OWN_ITEMS in capsys.readouterr().out) == own

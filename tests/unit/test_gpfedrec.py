@@ -194,7 +194,7 @@ def test_a_resumed_server_sends_the_same(tmp_path: Path) -> None:
             rounds = rounds[1:]
         for updates in rounds:
             shared, state = strategy.individual_server_update(shared, updates, state)
-            strategy.checkpointed([int(state["round"]) - 1, int(state["round"])])
+            strategy.checkpointed([int(state["round"]) - 1, int(state["round"])], [])
         sent.append(strategy.downlinks(np.arange(9)))
         assert state["round"] == 3
     assert sent[0].keys() == sent[1].keys() == {1, 4, 6, 7}
