@@ -78,6 +78,7 @@ def _problems(config: Config) -> Iterator[str]:
     yield from _ranges(config)
     yield from _dataset(config.dataset, config.federation.grid)
     yield from _protocol(config)
+    yield from _init(config)
     yield from _run(config)
 
 
@@ -207,6 +208,16 @@ def _protocol(config: Config) -> Iterator[str]:
             f"strategy={config.strategy_name} needs every user in every round: "
             "federation.fraction=1.0"
         )
+
+
+def _init(config: Config) -> Iterator[str]:
+    init, tables = config.init, sorted(config.model.item_tables)
+    if init.run is None and init != type(init)():
+        yield "init.table, init.into and init.std are of the run that init.run names"
+    if init.into is not None and (init.table is None or init.into not in tables):
+        yield f"init.into must be one of {', '.join(tables)}, with init.table, got {init.into}"
+    if init.std is not None and init.std <= 0:
+        yield f"init.std must be positive, got {init.std}"
 
 
 def _run(config: Config) -> Iterator[str]:

@@ -165,6 +165,20 @@ class EvaluationConfig:
 
 
 @dataclass(frozen=True)
+class InitConfig:
+    """Item embeddings of another run that training starts from (``server_app.initial_items``)."""
+
+    run: str | None = None
+    """Name of the run under ``output``, or its absolute folder; None: embeddings are drawn."""
+    table: str | None = None
+    """Item table of that run; None: each table of the model that the run has as well."""
+    into: str | None = None
+    """Item table of the model that ``table`` becomes; None: that of the same name."""
+    std: float | None = None
+    """Standard deviation of entries to which a table is scaled; None: it stays as it is."""
+
+
+@dataclass(frozen=True)
 class Config:
     """The whole resolved configuration of one run."""
 
@@ -181,6 +195,7 @@ class Config:
     engine: EngineConfig = field(default_factory=EngineConfig)
     federation: FederationConfig = field(default_factory=FederationConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    init: InitConfig = field(default_factory=InitConfig)
     seed: int = 0
     name: str | None = None
     """Name of the run; None: made from dataset, strategy, seed and time."""

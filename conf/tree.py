@@ -19,6 +19,7 @@ from conf.schema import (
     EngineConfig,
     EvaluationConfig,
     FederationConfig,
+    InitConfig,
     ProtocolConfig,
     SyntheticConfig,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "EngineConfig",
     "EvaluationConfig",
     "FederationConfig",
+    "InitConfig",
     "ProtocolConfig",
     "SyntheticConfig",
     "build",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +15,6 @@ from server_app.cli_common import CONSOLE, quiet_flower, run_folder
 from server_app.cli_node import node_errors
 from server_app.cli_runs import Output
 from server_app.errors import ServerError, StorageError
-
-if TYPE_CHECKING:
-    from models.types import Tensors
-    from strategies.base import RecStrategy
 
 Strings = npt.NDArray[np.str_]
 SUFFIXES = (".npz", ".parquet")
@@ -42,6 +38,8 @@ def export_items(
     npz: item_id (I,), title (I,) and one (I, D) array for each item table. parquet: a row an
     item, each table a column of lists (needs pyarrow).
     """
+    from server_app.initial_items import item_tables
+
     quiet_flower()
     _check_target(out)
     folder = run_folder(run, output)
@@ -64,33 +62,6 @@ def export_items(
     )
     if strategy.has_own_item_parameters:
         CONSOLE.print(OWN_ITEMS, markup=False, highlight=False, soft_wrap=True)
-
-
-def item_tables(folder: Path) -> tuple[Tensors, int, RecStrategy]:
-    """Item tables (I, D) of the selected round, its number, and the strategy they are of.
-
-    They are those of the newest round before one was selected.
-
-    Raises:
-        CheckpointError: when no checkpoint is intact.
-        ServerError: when they are encrypted and the private key is not here.
-
-    """
-    from conf.tree import build_strategy, from_mapping
-    from server_app.checkpoint import load_checkpoint
-    from server_app.run_folder import read_config
-
-    config, checkpoint = from_mapping(read_config(folder)), load_checkpoint(folder)
-    selected = checkpoint.selection.round
-    held = checkpoint.shared if selected is None else checkpoint.best
-    strategy = build_strategy(config)
-    try:
-        shared = strategy.opened(held)
-    except (OSError, ValueError) as error:
-        raise ServerError(f"{folder}: the item embeddings cannot be read here: {error}") from error
-    names = config.model.item_tables
-    server_round = checkpoint.round if selected is None else selected
-    return {n: shared[n] for n in names}, server_round, strategy
 
 
 def _items(folder: Path, catalogue: Path | None) -> tuple[Strings, Strings]:

@@ -19,6 +19,7 @@ from server_app.evaluator import Evaluator
 from server_app.exchange import Courier
 from server_app.failures import client_errors, refuse_client_errors
 from server_app.gather import MAX_REPLY_BYTES, Gatherer
+from server_app.initial_items import initial_items
 from server_app.nodes import NodeDirectory
 from server_app.ranking import Ranking
 from server_app.results import RunResult, totals_of
@@ -88,6 +89,8 @@ class _Run:
             log(WARNING, "%s", remark)
         loop = self.strategy.session = self._loop()
         rng = derive_rng(cfg.seed, Role.INIT_SHARED)
+        if self.start.resume_from is None:
+            self.strategy.initial_items = initial_items(cfg, self.directory.num_items)
         shared = self.strategy.init_shared(self.directory.num_items, rng)
         self.tools.gatherer.reply_limit = self._reply_limit(shared)
         if statistics:

@@ -74,6 +74,8 @@ class RecStrategy(ServerHalf, FlowerHooks):
         super().__init__()
         self.config = config
         self.model = model
+        self.initial_items: Tensors = {}
+        """Item tables to start from in place of drawn ones; set before :meth:`init_shared`."""
         self.check()
 
     def check(self) -> None:
@@ -83,8 +85,17 @@ class RecStrategy(ServerHalf, FlowerHooks):
 
     # ---- initial state -------------------------------------------------------------------
     def init_shared(self, num_items: int, rng: np.random.Generator) -> Tensors:
-        """Initial shared parameters; drawn once by the server."""
-        return self.model.init_shared(num_items, rng)
+        """Initial shared parameters: drawn once by the server, but for ``initial_items``.
+
+        Raises:
+            ValueError: for initial items of other names or shapes than the model's.
+
+        """
+        drawn = self.model.init_shared(num_items, rng)
+        for name, table in self.initial_items.items():
+            if name not in drawn or drawn[name].shape != table.shape:
+                raise ValueError(f"the model has no item table {name} of shape {list(table.shape)}")
+        return {**drawn, **self.initial_items}
 
     def init_private(self, num_items: int, rng: np.random.Generator) -> Tensors:
         """One user's initial private state: model parameters, optimiser moments, own tables."""

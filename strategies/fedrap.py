@@ -104,7 +104,7 @@ class FedRAP(RecStrategy):
 
     def init_shared(self, num_items: int, rng: np.random.Generator) -> Tensors:
         """The shared table C, and how many rounds are finished: rates depend on it."""
-        return {**self.model.init_shared(num_items, rng), ROUNDS: torch.zeros(())}
+        return {**super().init_shared(num_items, rng), ROUNDS: torch.zeros(())}
 
     def init_private(self, num_items: int, rng: np.random.Generator) -> Tensors:
         """A scorer and a table D."""

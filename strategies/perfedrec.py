@@ -58,7 +58,7 @@ class PerFedRec(RecStrategy):
 
     def init_shared(self, num_items: int, rng: np.random.Generator) -> Tensors:
         """The common item embeddings (I, D), and each cluster's (K, I, D), at first the same."""
-        items_ID = self.model.init_shared(num_items, rng)[ITEM]
+        items_ID = super().init_shared(num_items, rng)[ITEM]
         return {ITEM: items_ID, CLUSTERS: items_ID.repeat(self.config.clusters, 1, 1)}
 
     def init_private(self, num_items: int, rng: np.random.Generator) -> Tensors:

@@ -1,0 +1,119 @@
+"""Item embeddings of a run: as they are, and as the start of another run.
+
+A start leaks what it was trained on: if the other run held out other rows, its embeddings know
+the rows that are held out here. Such a run is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from logging import INFO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from flwr.common.logger import log
+from torch import Tensor
+
+from conf.build import ConfigError
+from conf.tree import Config, InitConfig, build_strategy, from_mapping, to_json
+from server_app.checkpoint import load_checkpoint
+from server_app.errors import ServerError
+from server_app.run_folder import flatten, read_config
+
+if TYPE_CHECKING:
+    from models.types import Tensors
+    from strategies.base import RecStrategy
+
+SPLIT = ("min_interactions", "duplicates", "ties", "validation")
+"""Settings of a protocol that say which rows are held out."""
+NOT_DATA = ("dataset.path", "dataset.titles", "dataset.bad_rows", "dataset.sha256")
+"""Settings of a data set that two runs on the same rows may differ in."""
+
+
+def item_tables(folder: Path) -> tuple[Tensors, int, RecStrategy]:
+    """Item tables (I, D) of the selected round, its number, and the strategy they are of.
+
+    They are those of the newest round before one was selected.
+
+    Raises:
+        CheckpointError: when no checkpoint is intact.
+        ServerError: when they are encrypted and the private key is not here.
+
+    """
+    config, checkpoint = from_mapping(read_config(folder)), load_checkpoint(folder)
+    selected = checkpoint.selection.round
+    held = checkpoint.shared if selected is None else checkpoint.best
+    strategy = build_strategy(config)
+    try:
+        shared = strategy.opened(held)
+    except (OSError, ValueError) as error:
+        raise ServerError(f"{folder}: the item embeddings cannot be read here: {error}") from error
+    names = config.model.item_tables
+    server_round = checkpoint.round if selected is None else selected
+    return {n: shared[n] for n in names}, server_round, strategy
+
+
+def initial_items(cfg: Config, num_items: int) -> Tensors:
+    """Tables that the model starts from in place of drawn ones; none without ``init.run``.
+
+    Raises:
+        ConfigError: when there is no such run or table, or it does not suit this run.
+        CheckpointError, ServerError: when the run's tables cannot be read.
+
+    """
+    if cfg.init.run is None:
+        return {}
+    folder = Path(cfg.output) / cfg.init.run
+    if not (folder / "config.yaml").is_file():
+        raise ConfigError(f"init.run={cfg.init.run}: there is no run in {folder}")
+    _check_split(cfg, from_mapping(read_config(folder)))
+    found, server_round, _ = item_tables(folder)
+    tables = {n: _scaled(t, cfg.init.std) for n, t in _named(cfg.init, found, cfg).items()}
+    for name, table in tables.items():
+        _check_shape(cfg, name, table, num_items)
+        log(INFO, "%s starts from %s, round %d", name, cfg.init.run, server_round)
+    return tables
+
+
+def _named(init: InitConfig, found: Tensors, cfg: Config) -> Tensors:
+    """The run's tables under the names of this model's."""
+    if init.table is None:
+        common = {n: t for n, t in found.items() if n in cfg.model.item_tables}
+        if not common:
+            raise ConfigError(
+                f"init.run={init.run} has {', '.join(sorted(found))} and the model "
+                f"{', '.join(sorted(cfg.model.item_tables))}: say init.table=… init.into=…"
+            )
+        return common
+    if init.table not in found:
+        raise ConfigError(f"init.table must be one of {', '.join(sorted(found))}, got {init.table}")
+    return {init.into or init.table: found[init.table]}
+
+
+def _scaled(table_ID: Tensor, std: float | None) -> Tensor:
+    return table_ID if std is None else table_ID * (std / table_ID.std())
+
+
+def _check_shape(cfg: Config, name: str, table_ID: Tensor, num_items: int) -> None:
+    if len(table_ID) != num_items:
+        raise ConfigError(f"init.run={cfg.init.run} has {len(table_ID)} items, not {num_items}")
+    wanted = cfg.model.init_shared(1, np.random.default_rng(0))[name].shape[1:]
+    if table_ID.shape[1:] != wanted:
+        raise ConfigError(
+            f"init.run={cfg.init.run}: a row of the table for {name} is {list(table_ID.shape[1:])} "
+            f"and the model's {list(wanted)}"
+        )
+
+
+def _check_split(cfg: Config, other: Config) -> None:
+    """Raise ConfigError unless both runs hold out the same rows of the same data."""
+    ours, theirs = (flatten(json.loads(to_json(config))) for config in (cfg, other))
+    keys = [key for key in ours if key.startswith("dataset.") and key not in NOT_DATA]
+    keys += [f"protocol.{name}" for name in SPLIT]
+    for key in keys:
+        if ours[key] != theirs.get(key):
+            raise ConfigError(
+                f"init.run={cfg.init.run} has {key}={theirs.get(key)} and this run {ours[key]}: "
+                "its embeddings may know rows that are held out here"
+            )
