@@ -48,7 +48,7 @@ def rounds(strategy: RecStrategy, num_items: int, block: int, update: BlockUpdat
     state = strategy.init_server_state(shared)
     rngs = [derive_rng(0, Role.STRATEGY, user, 1) for user in users]
     for round_ in range(ROUNDS):
-        total, parts, loss = SumOfUpdates(shared), list[Tensors](), 0.0
+        total, parts, loss = SumOfUpdates(strategy.summed_template(shared)), list[Tensors](), 0.0
         epochs_U = epochs_of(num_items, round_)
         for first in range(0, len(POSITIVES), block):
             part = slice(first, first + block)
