@@ -94,8 +94,8 @@ class FedSpectral(RecStrategy):
 
     # ---- initial state -------------------------------------------------------------------
     def init_shared(self, num_items: int, rng: np.random.Generator) -> Tensors:
-        """A random basis; all items alike, no singular values."""
-        basis_ID = orthonormal(self.model.init_shared(num_items, rng)[ITEM]).float()
+        """A random basis, or that of ``initial_items``; all items alike, no singular values."""
+        basis_ID = orthonormal(super().init_shared(num_items, rng)[ITEM]).float()
         factors = basis_ID.shape[1]
         return {
             ITEM: basis_ID,

@@ -163,6 +163,15 @@ def test_the_total_is_that_of_each_users_last_projection() -> None:
     assert state[SEEN].item() == 3
 
 
+def test_it_starts_from_the_span_of_items_that_are_given() -> None:
+    """Orthonormal: of (3, 4) it is (0.6, 0.8)."""
+    made = one_factor()
+    made.initial_items = {ITEM: torch.tensor([[3.0], [4.0]])}
+    shared = made.init_shared(2, RNG)
+    assert shared[ITEM].flatten().tolist() == pytest.approx([0.6, 0.8])
+    assert shared[ITEM].dtype == torch.float32
+
+
 def test_adapting_leaves_everything_as_it_was() -> None:
     """What a cold start keeps must not look as if it had been uploaded."""
     made = one_factor()
