@@ -100,11 +100,11 @@ def _index(index: IntArray, like: Tensor) -> Tensor:
     return torch.from_numpy(index).to(like.device)
 
 
-def as_bits(items_S: IntArray, words: int) -> Tensor:
-    """A set of items as float64 numbers (W,) of 24 bits."""
+def as_bits(items_S: IntArray, words: int, like: Tensor) -> Tensor:
+    """A set of items as numbers (W,) of 24 bits, of the type of ``like`` and where it is."""
     bits = np.zeros(words * BITS, dtype=np.int64)
     bits[items_S] = 1
-    return torch.from_numpy(bits.reshape(words, BITS) @ (1 << np.arange(BITS))).double()
+    return torch.from_numpy(bits.reshape(words, BITS) @ (1 << np.arange(BITS))).to(like)
 
 
 def from_bits(words_W: Tensor) -> IntArray:

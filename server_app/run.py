@@ -108,7 +108,9 @@ class _Run:
 
     def _reply_limit(self, shared: Tensors) -> int:
         """Bytes of the largest honest reply, with each user's upload where these are sent."""
-        limit = reply_limit(shared, self.directory.num_items)
+        # What is summed may be larger than what is shared.
+        sizes = (shared, self.strategy.summed_template(shared))
+        limit = max(reply_limit(tensors, self.directory.num_items) for tensors in sizes)
         if not self.strategy.needs_individual_updates:
             return limit
         upload = self.strategy.individual_template(shared)

@@ -108,7 +108,7 @@ class FedEASE(RecStrategy):
                 changed += 1
         history = History(np.concatenate(now_U), np.array([len(now) for now in now_U]))
         metrics = block_metrics(self._squared_error(shared, history), epochs_U)
-        own = torch.stack([as_bits(now, words_UW.shape[1]) for now in now_U]).to(words_UW)
+        own = torch.stack([as_bits(now, words_UW.shape[1], words_UW) for now in now_U])
         update = Update(sums, float(len(epochs_U)))
         return CohortResult(update, {COUNTED: own}, metrics | {"counted": float(changed)})
 

@@ -68,3 +68,15 @@ def test_a_sketch_without_collisions_comes_close(tmp_path: Path) -> None:
     result = run_server(LocalGrid(2), cfg)
     got, (expected, _) = load_checkpoint(result.folder).shared[WEIGHTS].double(), central(cfg)
     assert float((got - expected).norm()) < 0.05 * float(expected.norm())
+
+
+def test_truncated_weights_do_not_bound_what_is_uploaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights of 320 bytes down, 3,440 of counts and pairs up: no reply is too large for it."""
+    monkeypatch.setattr("server_app.run.MAX_REPLY_BYTES", 1024)
+    cfg = tiny_run.config(tmp_path, "strategy=fedease", "model.top_k=1", *EVERYBODY)
+    result = run_server(LocalGrid(2), cfg)
+    weights = load_checkpoint(result.folder).shared[WEIGHTS]
+    assert weights.shape == (40, 2)
+    assert weights[:, 0].all()

@@ -50,7 +50,7 @@ def test_pairs_of_all_items_are_the_triangle_in_order(items: int, piece: int) ->
 
 @given(st.sets(st.integers(0, 99)))
 def test_a_set_survives_float32(items: set[int]) -> None:
-    words = as_bits(np.array(sorted(items), dtype=np.int64), 5).float()
+    words = as_bits(np.array(sorted(items), dtype=np.int64), 5, torch.zeros(1))
     assert from_bits(words).tolist() == sorted(items)
 
 
