@@ -141,7 +141,7 @@ class PerFedRec(RecStrategy):
         self, users: IntArray, server_round: int | None = None
     ) -> dict[int, Tensors]:
         """The same; clusters of earlier rounds are not kept."""
-        if server_round not in (None, int(self.server_state[ROUND])):
+        if server_round is not None and server_round != int(self.server_state[ROUND]):
             raise LookupError(f"the users' clusters of round {server_round} are not kept")
         return self.downlinks(users)
 
