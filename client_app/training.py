@@ -78,7 +78,7 @@ def _train(node: Node, request: Downlink, users: IntArray, key: TrainKey) -> Rec
         seconds=time.perf_counter() - started,
         individual=trained.individual,
     )
-    answer = to_bytes(wire.encode_uplink(uplink, node.strategy.model.item_tables))
+    answer = to_bytes(wire.encode_uplink(uplink, node.strategy.row_tables))
     store, run_id = node.state.store, request.header.run_id
     received = (
         None

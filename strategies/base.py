@@ -122,6 +122,11 @@ class RecStrategy(ServerHalf, FlowerHooks):
         one, two = (self.init_private(count, rng) for count in (1, 2))
         return self.personal_evaluation or any(t.shape != two[n].shape for n, t in one.items())
 
+    @property
+    def row_tables(self) -> frozenset[str]:
+        """Tables of a sum of updates that are sent as rows of items where that is smaller."""
+        return self.model.item_tables
+
     # ---- client half ---------------------------------------------------------------------
     def opened(self, shared: Tensors) -> Tensors:
         """Shared parameters as they are used on a node; another form only where encrypted."""
