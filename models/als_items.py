@@ -53,19 +53,21 @@ class Coordinates:
     @cached_property
     def _pairs(self) -> Tensor:
         """Both coordinates of each product (2, P)."""
-        first, second = torch.tril_indices(self.size, self.size) + self.first
-        outside = [d for d in range(self.factors) if not 0 <= d - self.first < self.size]
-        within = torch.arange(self.first, self.first + self.size)
-        crossed = torch.cartesian_prod(within, torch.tensor(outside, dtype=torch.int64))
-        return torch.stack((torch.cat((first, crossed[:, 0])), torch.cat((second, crossed[:, 1]))))
+        # By numpy, so that they do not depend on where tensors are made by default.
+        first, second = np.tril_indices(self.size)
+        within = np.arange(self.first, self.first + self.size)
+        outside = np.setdiff1d(np.arange(self.factors), within)
+        crossed = np.repeat(within, len(outside)), np.tile(outside, self.size)
+        pairs = np.concatenate((np.stack((first, second)) + self.first, np.stack(crossed)), axis=1)
+        return torch.from_numpy(pairs)
 
     @cached_property
     def _places(self) -> Tensor:
         """Where each entry of the rows (B, D) lies among the products."""
-        places_DD = torch.zeros(self.factors, self.factors, dtype=torch.int64)
-        first_P, second_P = self._pairs
-        places_DD[first_P, second_P] = places_DD[second_P, first_P] = torch.arange(len(first_P))
-        return places_DD[self.inside]
+        places_DD = np.zeros((self.factors, self.factors), dtype=np.int64)
+        first_P, second_P = self._pairs.numpy()
+        places_DD[first_P, second_P] = places_DD[second_P, first_P] = np.arange(len(first_P))
+        return torch.from_numpy(places_DD[self.inside])
 
     def packed(self, users_UD: Tensor) -> Tensor:
         """The block's rows of ppᵀ of each user (U, P)."""
@@ -84,7 +86,9 @@ def sum_by_item(values_UX: Tensor, history: History, num_items: int) -> Tensor:
     ones_S = values_UX.new_ones(len(index_S))
     # As a product, since a row for every item of every user would be X times the histories.
     shape = (len(rows_R), len(values_UX))
-    once_RU = torch.sparse_coo_tensor(index_2S, ones_S, shape, check_invariants=False)
+    once_RU = torch.sparse_coo_tensor(
+        index_2S, ones_S, shape, device=ones_S.device, check_invariants=False
+    )
     rows = torch.from_numpy(rows_R).to(values_UX.device)
     table = row_table(rows, once_RU @ values_UX, num_items)
     return table if FEW * len(rows_R) < num_items else table.to_dense()
