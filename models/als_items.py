@@ -17,15 +17,14 @@ import torch
 from torch import Tensor
 
 from models.als import ImplicitCost
-from models.tables import row_table
+from models.reduce_samples import distinct
+from models.tables import few_rows_table
 from models.types import History
 
 ITEMS_AT_ONCE = 1024
 """Items whose systems are in memory at once."""
 DOUBLINGS = 64
 """Times that λ is raised before a system counts as hopeless."""
-FEW = 4
-"""Sums are rows by themselves where the catalogue has more than this many times as many."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ class Coordinates:
 
 def sum_by_item(values_UX: Tensor, history: History, num_items: int) -> Tensor:
     """For each item the sum (I, X) over its users; sparse where few items have any."""
-    rows_R, index_S = np.unique(history.items_S, return_inverse=True)
+    rows_R, index_S = distinct(history.items_S, num_items)
     index_2S = torch.from_numpy(np.stack((index_S, history.users))).to(values_UX.device)
     ones_S = values_UX.new_ones(len(index_S))
     # As a product, since a row for every item of every user would be X times the histories.
@@ -90,8 +89,7 @@ def sum_by_item(values_UX: Tensor, history: History, num_items: int) -> Tensor:
         index_2S, ones_S, shape, device=ones_S.device, check_invariants=False
     )
     rows = torch.from_numpy(rows_R).to(values_UX.device)
-    table = row_table(rows, once_RU @ values_UX, num_items)
-    return table if FEW * len(rows_R) < num_items else table.to_dense()
+    return few_rows_table(rows, once_RU @ values_UX, num_items)
 
 
 @dataclass(frozen=True)

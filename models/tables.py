@@ -12,6 +12,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+FEW = 4
+"""Sums are rows by themselves where the catalogue has more than this many times as many."""
+
 
 def row_table(rows_S: Tensor, values_SX: Tensor, num_items: int) -> Tensor:
     """Table (I, …) that is zero but for ``values`` in ``rows``; rows that repeat add up.
@@ -25,6 +28,12 @@ def row_table(rows_S: Tensor, values_SX: Tensor, num_items: int) -> Tensor:
     return torch.sparse_coo_tensor(
         rows_S[None], values_SX, shape, device=device, check_invariants=False
     )
+
+
+def few_rows_table(rows_S: Tensor, values_SX: Tensor, num_items: int) -> Tensor:
+    """The same, sparse only where few rows of the catalogue are concerned."""
+    table = row_table(rows_S, values_SX, num_items)
+    return table if FEW * len(rows_S) < num_items else table.to_dense()
 
 
 def add_table(total: Tensor, table: Tensor) -> None:

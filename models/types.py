@@ -114,6 +114,12 @@ class History:
         return rows_UI
 
 
+def positive_history(epochs_U: Sequence[Sequence[Samples]]) -> History:
+    """Distinct items of the positives of a block of users."""
+    items_U = [positive_items(epochs) for epochs in epochs_U]
+    return History(np.concatenate(items_U), np.array([len(items) for items in items_U]))
+
+
 @dataclass(frozen=True)
 class ClientResult:
     """Outcome of one user's local training: update, new private parameters, metric values.

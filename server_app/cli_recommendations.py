@@ -116,9 +116,9 @@ def recommendations(
     count = config.federation.num_nodes
     shard = next(i for i in range(count) if index < shard_bounds(dataset.num_users, i, count)[1])
     key = f"{shard:06d}-of-{count:06d}"
-    store = UserStore(store_path({}, config, key), key)
     strategy = build_strategy(config)
     received, source = _received(strategy, checkpoint, folder, index)
+    store = UserStore(store_path({}, config, key), key)
     try:
         ranked = best_items(
             strategy,

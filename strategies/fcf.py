@@ -18,16 +18,16 @@ from models import optim
 from models.als import ImplicitCost, SolvedUsers, solve_users, solved_users
 from models.mf import ITEM, USER, MatrixFactorisation
 from models.types import (
-    ClientResult,
     CohortResult,
     History,
     IntArray,
     Samples,
     Tensors,
     Update,
-    positive_items,
+    positive_history,
 )
-from strategies.base import RecStrategy, StrategyConfig, block_metrics
+from strategies.base import StrategyConfig, block_metrics
+from strategies.from_history import BlockOfOne
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class FCFConfig(StrategyConfig):
         self._positive("user_reg")
 
 
-class FCF(RecStrategy):
+class FCF(BlockOfOne):
     """Users in closed form, a residual for every item up, Adam on the server."""
 
     Config: ClassVar[type[StrategyConfig]] = FCFConfig
@@ -75,15 +75,6 @@ class FCF(RecStrategy):
         return ImplicitCost(self.config.alpha, self.config.user_reg)
 
     # ---- client half ---------------------------------------------------------------------
-    def client_update(
-        self, shared: Tensors, private: Tensors, epochs: Sequence[Samples], rng: np.random.Generator
-    ) -> ClientResult:
-        """The user's vector from its positives; nothing depends on the one it had before."""
-        solved = self._solve(shared, [epochs])
-        update = Update(_uploaded(solved, shared), 1.0)
-        own = {USER: solved.users_UD[0].to(private[USER])}
-        return ClientResult(update, own, block_metrics(float(solved.costs_U.sum()), [epochs]))
-
     def cohort_update(
         self,
         shared: Tensors,
@@ -91,16 +82,11 @@ class FCF(RecStrategy):
         epochs_U: Sequence[Sequence[Samples]],
         rngs: Sequence[np.random.Generator],
     ) -> CohortResult:
-        """The same for a block of users at once."""
-        solved = self._solve(shared, epochs_U)
+        """Vectors from the positives; nothing depends on the ones before."""
+        solved = solved_users(shared[ITEM], positive_history(epochs_U), self.cost)
         update = Update(_uploaded(solved, shared), float(len(epochs_U)))
         own = {USER: solved.users_UD.to(private_block[USER])}
         return CohortResult(update, own, block_metrics(float(solved.costs_U.sum()), epochs_U))
-
-    def _solve(self, shared: Tensors, epochs_U: Sequence[Sequence[Samples]]) -> SolvedUsers:
-        items_U = [positive_items(epochs) for epochs in epochs_U]
-        lengths_U = np.array([len(items) for items in items_U])
-        return solved_users(shared[ITEM], History(np.concatenate(items_U), lengths_U), self.cost)
 
     # ---- scoring -------------------------------------------------------------------------
     def scores_all(self, shared: Tensors, private_block: Tensors, history: History) -> torch.Tensor:

@@ -20,17 +20,16 @@ from models.ease import COUNTED, WEIGHTS, ItemWeights, as_bits, from_bits
 from models.gram import ease_weights, gram, item_pairs, num_pairs, places, shift_of
 from models.gram_sketch import estimated_pairs
 from models.types import (
-    ClientResult,
     CohortResult,
     History,
     IntArray,
     Samples,
-    SumOfUpdates,
     Tensors,
     Update,
     positive_items,
 )
-from strategies.base import RecStrategy, StrategyConfig, block_metrics
+from strategies.base import StrategyConfig, block_metrics
+from strategies.from_history import Remembering
 
 COUNTS, PAIRS, ROUND, UNSOLVED = "item_counts", "pairs", "round", "unsolved"
 
@@ -58,7 +57,7 @@ class FedEASEConfig(StrategyConfig):
             self._at_least_one("sketch_width")
 
 
-class FedEASE(RecStrategy):
+class FedEASE(Remembering):
     """Sums of pairs up, weights in closed form down."""
 
     Config: ClassVar[type[StrategyConfig]] = FedEASEConfig
@@ -80,15 +79,6 @@ class FedEASE(RecStrategy):
         return None if cfg.sketch_width is None else CountSketch(cfg.sketch_rows, cfg.sketch_width)
 
     # ---- client half ---------------------------------------------------------------------
-    def client_update(
-        self, shared: Tensors, private: Tensors, epochs: Sequence[Samples], rng: np.random.Generator
-    ) -> ClientResult:
-        """A block of one."""
-        block = {n: t[None] for n, t in private.items()}
-        result = self.cohort_update(shared, block, [epochs], [rng])
-        own = {n: t[0] for n, t in result.private.items()}
-        return ClientResult(result.update, own, result.metrics)
-
     def cohort_update(
         self,
         shared: Tensors,
@@ -133,12 +123,6 @@ class FedEASE(RecStrategy):
         own = scores_UI[users_S, items_S]
         return float((scores_UI**2).sum() - 2 * own.sum()) + len(own)
 
-    def adapt(
-        self, shared: Tensors, private: Tensors, epochs: Sequence[Samples], rng: np.random.Generator
-    ) -> Tensors:
-        """As it was: nothing private is scored with, and nothing was counted."""
-        return private
-
     # ---- scoring -------------------------------------------------------------------------
     def scores_all(self, shared: Tensors, private_block: Tensors, history: History) -> Tensor:
         """Scores (U, I) from the histories, of users counted or not."""
@@ -158,13 +142,6 @@ class FedEASE(RecStrategy):
         table, sketch = shared[WEIGHTS], self.sketch
         shape = (num_pairs(len(table)),) if sketch is None else (sketch.rows, sketch.width)
         return {COUNTS: table.new_zeros(len(table)), PAIRS: table.new_zeros(shape)}
-
-    def combined(self, updates: Sequence[Update], shared: Tensors) -> Update:
-        """The sum of the nodes' sums."""
-        total = SumOfUpdates(self.summed_template(shared))
-        for update in updates:
-            total.add(update)
-        return total.result()
 
     def init_server_state(self, shared: Tensors) -> Tensors:
         """Zero sums, the round, and whether the weights are older than the sums."""

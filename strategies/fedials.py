@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -19,17 +20,16 @@ from models.als import ImplicitCost, solve_users
 from models.als_items import Coordinates, Totals, solve_items, sum_by_item
 from models.mf import ITEM, USER, MatrixFactorisation
 from models.types import (
-    ClientResult,
     CohortResult,
     History,
     Samples,
-    SumOfUpdates,
     Tensors,
     Update,
-    positive_items,
+    positive_history,
 )
 from strategies.base import block_metrics
 from strategies.fcf import FCF, FCFConfig
+from strategies.from_history import Remembering
 
 ROUND = "round"
 """Shared beside the items: rounds so far (), which say whose turn of the blocks it is."""
@@ -67,7 +67,7 @@ class FedIALSConfig(FCFConfig):
             self._at_least_one("block_size")
 
 
-class FedIALS(FCF):
+class FedIALS(Remembering, FCF):
     """Users in closed form on the node, items in closed form on the server."""
 
     Config: ClassVar[type[FedIALSConfig]] = FedIALSConfig
@@ -107,8 +107,11 @@ class FedIALS(FCF):
         """The block of the round that has begun."""
         return int(shared[ROUND]) % self._num_blocks
 
-    def _block(self, turn: int) -> Coordinates:
-        return Coordinates(self.model.factors, self._size, turn * self._size)
+    @cached_property
+    def _blocks(self) -> list[Coordinates]:
+        """Kept, as each knows where its products are."""
+        factors, size = self.model.factors, self._size
+        return [Coordinates(factors, size, turn * size) for turn in range(self._num_blocks)]
 
     # ---- initial state -------------------------------------------------------------------
     def init_shared(self, num_items: int, rng: np.random.Generator) -> Tensors:
@@ -124,16 +127,6 @@ class FedIALS(FCF):
         return private
 
     # ---- client half ---------------------------------------------------------------------
-    def client_update(
-        self, shared: Tensors, private: Tensors, epochs: Sequence[Samples], rng: np.random.Generator
-    ) -> ClientResult:
-        """A block of one."""
-        block = {n: t[None] for n, t in private.items()}
-        result = self.cohort_update(shared, block, [epochs], [rng])
-        tensors = {n: t.to_dense() for n, t in result.update.tensors.items()}
-        own = {n: t[0] for n, t in result.private.items()}
-        return ClientResult(Update(tensors, 1.0), own, result.metrics)
-
     def cohort_update(
         self,
         shared: Tensors,
@@ -142,8 +135,7 @@ class FedIALS(FCF):
         rngs: Sequence[np.random.Generator],
     ) -> CohortResult:
         """Vectors of a block of users, and what they add to the sums."""
-        items_U = [positive_items(epochs) for epochs in epochs_U]
-        history = History(np.concatenate(items_U), np.array([len(items) for items in items_U]))
+        history = positive_history(epochs_U)
         users_UD = solve_users(shared[ITEM], history, self.cost)
         metrics = block_metrics(self._loss(shared[ITEM], users_UD, history), epochs_U)
         # As stored, so that what is subtracted next time is what was added now.
@@ -165,7 +157,7 @@ class FedIALS(FCF):
 
     def _values(self, shared: Tensors, users_UD: Tensor) -> Tensor:
         """The block's coordinates of p and rows of ppᵀ (U, B + P), in float64."""
-        block, users_UD = self._block(self._turn(shared)), users_UD.double()
+        block, users_UD = self._blocks[self._turn(shared)], users_UD.double()
         return torch.cat((users_UD[:, block.inside], block.packed(users_UD)), 1)
 
     def _sums(self, values_UX: Tensor, new_U: Tensor, history: History, shared: Tensors) -> Tensors:
@@ -177,13 +169,7 @@ class FedIALS(FCF):
     @property
     def _item_width(self) -> int:
         """Numbers that are summed for an item: without α its users' ppᵀ have no part in it."""
-        return self._size + (self._block(0).num_products if self.config.alpha else 0)
-
-    def adapt(
-        self, shared: Tensors, private: Tensors, epochs: Sequence[Samples], rng: np.random.Generator
-    ) -> Tensors:
-        """As it was: scores follow from the history, and nothing was uploaded."""
-        return private
+        return self._size + (self._blocks[0].num_products if self.config.alpha else 0)
 
     # ---- server half ---------------------------------------------------------------------
     def summed_template(self, shared: Tensors) -> Tensors:
@@ -191,16 +177,9 @@ class FedIALS(FCF):
         like = shared[ITEM]
         return {
             ITEM_SUMS: like.new_zeros(len(like), self._item_width),
-            GRAM: like.new_zeros(self._block(0).num_products),
+            GRAM: like.new_zeros(self._blocks[0].num_products),
             USERS: like.new_zeros(()),
         }
-
-    def combined(self, updates: Sequence[Update], shared: Tensors) -> Update:
-        """The sum of the nodes' sums."""
-        total = SumOfUpdates(self.summed_template(shared))
-        for update in updates:
-            total.add(update)
-        return total.result()
 
     def init_server_state(self, shared: Tensors) -> Tensors:
         """Totals of each block (K, …) over no users."""
@@ -220,10 +199,10 @@ class FedIALS(FCF):
         state = {n: t.clone() for n, t in server_state.items()}
         for name, tensor in summed.tensors.items():
             kept = state[name][turn] * (1.0 if self._remembers else cfg.decay)
-            state[name][turn] = kept + tensor.to_dense()
+            state[name][turn] = kept + tensor
         sums = Totals(state[GRAM][turn], state[ITEM_SUMS][turn], state[USERS][turn])
         cost = ImplicitCost(cfg.alpha, cfg.item_reg)
-        items_ID = solve_items(shared[ITEM], sums, self._block(turn), cost)
+        items_ID = solve_items(shared[ITEM], sums, self._blocks[turn], cost)
         return {ITEM: items_ID.to(shared[ITEM]), ROUND: shared[ROUND] + 1}, state
 
 

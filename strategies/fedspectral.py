@@ -18,19 +18,18 @@ from torch import Tensor
 
 from models.mf import ITEM, USER, MatrixFactorisation
 from models.spectral import Scaling, filtered, next_basis, orthonormal, project, rayleigh
-from models.tables import row_table
+from models.tables import few_rows_table
 from models.types import (
-    ClientResult,
     CohortResult,
     History,
     IntArray,
     Samples,
-    SumOfUpdates,
     Tensors,
     Update,
-    positive_items,
+    positive_history,
 )
-from strategies.base import RecStrategy, StrategyConfig, block_metrics
+from strategies.base import StrategyConfig, block_metrics
+from strategies.from_history import Remembering
 
 SHARE, RAYLEIGH = "item_share", "rayleigh"
 """Shared beside V: share of the users seen so far who have an item (I,), and VᵀX̃ᵀX̃V (D, D)."""
@@ -45,8 +44,6 @@ TOTALS = {MOVED: ROWS, NEW_ITEMS: COUNTS, NEW_USERS: SEEN}
 UNKNOWN_SHARE = 0.1
 """Of every item before anything is known. What the first users upload is on this scale, until they
 take part again."""
-FEW = 4
-"""Rows are added by themselves where the catalogue has more than this many times as many."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +70,7 @@ class FedSpectralConfig(StrategyConfig):
         self._one_of("spectral_filter", ("none", "ridge", "power"))
 
 
-class FedSpectral(RecStrategy):
+class FedSpectral(Remembering):
     """Movements of rows of X̃ᵀX̃V up, their total made orthonormal by the server."""
 
     Config: ClassVar[type[StrategyConfig]] = FedSpectralConfig
@@ -108,16 +105,6 @@ class FedSpectral(RecStrategy):
         return {USER: torch.zeros(self.model.factors), COUNTED: torch.zeros(())}
 
     # ---- client half ---------------------------------------------------------------------
-    def client_update(
-        self, shared: Tensors, private: Tensors, epochs: Sequence[Samples], rng: np.random.Generator
-    ) -> ClientResult:
-        """A block of one."""
-        block = {n: t[None] for n, t in private.items()}
-        result = self.cohort_update(shared, block, [epochs], [rng])
-        tensors = {n: t.to_dense() for n, t in result.update.tensors.items()}
-        own = {n: t[0] for n, t in result.private.items()}
-        return ClientResult(Update(tensors, 1.0), own, result.metrics)
-
     def cohort_update(
         self,
         shared: Tensors,
@@ -126,25 +113,19 @@ class FedSpectral(RecStrategy):
         rngs: Sequence[np.random.Generator],
     ) -> CohortResult:
         """Rows of users' items by how far their projections moved, and items of new users."""
-        items_U = [positive_items(epochs) for epochs in epochs_U]
-        history = History(np.concatenate(items_U), np.array([len(items) for items in items_U]))
-        found = project(shared[ITEM], shared[SHARE], history, self.scaling)
+        found = project(shared[ITEM], shared[SHARE], positive_history(epochs_U), self.scaling)
         # As stored, so that movements add up to what is remembered.
         users_UD, before_UD = found.users_UD.to(private_block[USER]), private_block[USER]
         moved_UD = found.factors_U[:, None] * (users_UD.double() - before_UD.double())
         new_U, num_items = 1 - private_block[COUNTED], len(shared[ITEM])
         values = {MOVED: moved_UD.to(shared[ITEM]), NEW_ITEMS: new_U.to(shared[SHARE])}
-        tables = {n: _table(found.rows_S, t[found.users_S], num_items) for n, t in values.items()}
+        tables = {
+            n: few_rows_table(found.rows_S, t[found.users_S], num_items) for n, t in values.items()
+        }
         tensors = {**tables, NEW_USERS: new_U.sum().to(shared[SHARE])}
         own = {USER: users_UD, COUNTED: torch.ones_like(new_U)}
         metrics = block_metrics(float(found.outside_U.sum()), epochs_U)
         return CohortResult(Update(tensors, float(len(epochs_U))), own, metrics)
-
-    def adapt(
-        self, shared: Tensors, private: Tensors, epochs: Sequence[Samples], rng: np.random.Generator
-    ) -> Tensors:
-        """As it was: scores follow from the history, and nothing was uploaded."""
-        return private
 
     # ---- scoring -------------------------------------------------------------------------
     def scores_all(self, shared: Tensors, private_block: Tensors, history: History) -> Tensor:
@@ -184,13 +165,6 @@ class FedSpectral(RecStrategy):
         """Movements of rows, and the items and number of new users."""
         return {MOVED: shared[ITEM], NEW_ITEMS: shared[SHARE], NEW_USERS: shared[SHARE].sum()}
 
-    def combined(self, updates: Sequence[Update], shared: Tensors) -> Update:
-        """The sum of the nodes' updates, in the given order."""
-        total = SumOfUpdates(self.summed_template(shared))
-        for update in updates:
-            total.add(update)
-        return total.result()
-
     def init_server_state(self, shared: Tensors) -> Tensors:
         """Totals over no users."""
         template = self.summed_template(shared)
@@ -202,7 +176,7 @@ class FedSpectral(RecStrategy):
         """Totals with the round's movements; X̃ᵀX̃V from them, made orthonormal."""
         sums, scale = summed.tensors, self.config.item_exponent
         rows_ID, counts_I, seen = (
-            server_state[total] + sums[part].to_dense().double() for part, total in TOTALS.items()
+            server_state[total] + sums[part].double() for part, total in TOTALS.items()
         )
         # An item that no user seen so far has counts as one of one user.
         shares_I = counts_I.clamp(min=1) / seen.clamp(min=1)
@@ -213,9 +187,3 @@ class FedSpectral(RecStrategy):
         new = {ITEM: basis_ID, SHARE: shares_I, RAYLEIGH: quotient_DD}
         moved = {n: new[n].to(t) for n, t in shared.items()}
         return moved, {ROWS: rows_ID, COUNTS: counts_I, SEEN: seen}
-
-
-def _table(rows_S: Tensor, values_SX: Tensor, num_items: int) -> Tensor:
-    """Sum by item, sparse where few rows of the catalogue are concerned."""
-    table = row_table(rows_S, values_SX, num_items)
-    return table if FEW * len(rows_S) < num_items else table.to_dense()

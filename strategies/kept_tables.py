@@ -35,7 +35,7 @@ class KeptTables(RecStrategy):
         self.tables.forget_after(server_round)
 
     def checkpointed(self, rounds: Sequence[int], selected: Sequence[int]) -> None:
-        """Drop tables that neither a round after one of these nor the present one asks for."""
+        """Drop tables that neither these rounds nor the present one ask for."""
         self.tables.prune(rounds)
 
 
@@ -56,13 +56,13 @@ class WaitingTables(KeptTables):
         (item_table,) = self.model.item_tables
         return {self.waiting_name: shared[item_table]}
 
-    def checkpointed(self, rounds: Sequence[int], selected: Sequence[int]) -> None:
-        """The same, but keep what users are ranked with in the selected rounds."""
-        self.tables.prune(sorted({*rounds, *selected}))
-
     def evaluation_personal(
         self, users: IntArray, server_round: int | None = None
     ) -> dict[int, Tensors]:
         """The same: a user is ranked with the table that its next training starts from."""
         waiting, name = self.tables.tables(users.tolist(), server_round), self.waiting_name
         return {user: {name: torch.from_numpy(table)} for user, table in waiting.items()}
+
+    def checkpointed(self, rounds: Sequence[int], selected: Sequence[int]) -> None:
+        """As every server of tables, but keep what users are ranked with in the selected rounds."""
+        self.tables.prune(sorted({*rounds, *selected}))

@@ -76,7 +76,7 @@ class ServerHalf:
 
     def combined(self, updates: Sequence[Update], shared: Tensors) -> Update:
         """The sum of the nodes' updates, in the given order."""
-        total = SumOfUpdates(shared)
+        total = SumOfUpdates(self.summed_template(shared))
         for update in updates:
             total.add(update)
         return total.result()

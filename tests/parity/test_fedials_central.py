@@ -10,12 +10,13 @@ import numpy.typing as npt
 import pytest
 import tiny_run
 import torch
+from user_groups_rounds import ITEMS, USERS, cohorts_of, made_up, once, rounds
 
 from client_app.data import load_dataset
 from conf.compose import compose
 from models.mf import ITEM, USER, MatrixFactorisation
 from models.rng import Role, derive_rng
-from models.types import IntArray, Samples, Tensors
+from models.types import IntArray, Tensors
 from server_app.checkpoint import load_checkpoint
 from server_app.cli_reference_rows import training_matrix
 from server_app.grid import LocalGrid
@@ -24,21 +25,12 @@ from server_app.references.ials import IALSConfig, alternate
 from server_app.run import run_server
 from strategies.fedials import FedIALS, FedIALSConfig
 
-scipy_sparse = pytest.importorskip("scipy.sparse")
+pytest.importorskip("scipy.sparse")
 L2, ROUNDS = 2.0, 3
-USERS, ITEMS, FACTORS = 60, 33, 4
+FACTORS = 4
 EXACT = 1e-10
 """Float64 solves of systems whose condition numbers are some hundred keep 1e-13 of a vector; a
 round hands that to the next, which may grow it by a small factor."""
-
-
-def made_up() -> list[IntArray]:
-    """Four groups of users with groups of items of their own, and a little of everything."""
-    rng = np.random.default_rng(0)
-    chance_UI = 0.05 + 0.6 * (np.arange(USERS)[:, None] % FACTORS == np.arange(ITEMS) % FACTORS)
-    has_UI = rng.random((USERS, ITEMS)) < chance_UI
-    has_UI[np.arange(USERS), np.arange(USERS) % ITEMS] = True
-    return [np.flatnonzero(row) for row in has_UI]
 
 
 def settings(alpha: float, num_users: int, **changes: object) -> FedIALSConfig:
@@ -56,31 +48,16 @@ def federated(
     made: FedIALS, own: Sequence[IntArray], num_items: int, cohorts: Sequence[IntArray]
 ) -> tuple[Tensors, Tensors]:
     """Shared parameters and private rows after rounds of these users, in float64."""
-    shared = start(made, num_items)
-    state, row = made.init_server_state(shared), made.start_private(num_items, 0, 0)
-    private = {n: torch.stack([t.double()] * len(own)) for n, t in row.items()}
-    for users_U in cohorts:
-        epochs_U = [[Samples(own[u], np.ones(len(own[u]), np.float32))] for u in users_U]
-        rngs = [np.random.default_rng(0)] * len(users_U)
-        block = {n: t[torch.from_numpy(users_U)] for n, t in private.items()}
-        result = made.cohort_update(shared, block, epochs_U, rngs)
-        for name, rows in result.private.items():
-            private[name][torch.from_numpy(users_U)] = rows
-        shared, state = made.server_update(shared, made.combined([result.update], shared), state)
-    return shared, private
+    return rounds(made, own, start(made, num_items), cohorts)
 
 
 def central(
     own: Sequence[IntArray], items_ID: torch.Tensor, alpha: float, iterations: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    indptr = np.cumsum([0, *map(len, own)])
-    once_UI = scipy_sparse.csr_array(
-        (np.ones(indptr[-1]), np.concatenate(own), indptr), shape=(len(own), len(items_ID))
-    )
     factors = items_ID.shape[1]
     config = IALSConfig(factors, L2, 1 + alpha, iterations)
     unused: npt.NDArray[np.float64] = np.zeros((len(own), factors))
-    users_UD, solved_ID = alternate(once_UI, unused, items_ID.numpy(), config)
+    users_UD, solved_ID = alternate(once(own, len(items_ID)), unused, items_ID.numpy(), config)
     return torch.from_numpy(users_UD), torch.from_numpy(solved_ID)
 
 
@@ -88,7 +65,7 @@ def central(
 @pytest.mark.parametrize("alpha", [0.0, 3.0])
 def test_everybody_in_every_round(alpha: float, statistics: str) -> None:
     """Uploads that replace those of before, or what was before at weight 0."""
-    own = made_up()
+    own = made_up(0.05, 0.6)
     config = settings(alpha, USERS, statistics=statistics, decay=0.0)
     made = FedIALS(config, MatrixFactorisation(FACTORS, 0.5))
     shared, private = federated(made, own, ITEMS, [np.arange(USERS)] * ROUNDS)
@@ -139,11 +116,6 @@ def test_a_run(tmp_path: Path, alpha: float, num_nodes: int) -> None:
     assert off < 2 * ROUNDS * condition * 6e-8
 
 
-def cohorts_of(fraction: float, count: int) -> list[IntArray]:
-    rng, size = np.random.default_rng(1), round(fraction * USERS)
-    return [np.sort(rng.choice(USERS, size, replace=False)) for _ in range(count)]
-
-
 @pytest.mark.parametrize("block_size", [None, 2])
 @pytest.mark.parametrize("alpha", [0.0, 3.0])
 def test_a_tenth_of_the_users_comes_to_rest_where_all_do(
@@ -154,7 +126,7 @@ def test_a_tenth_of_the_users_comes_to_rest_where_all_do(
     The slowest case, blocks with α = 3, comes closer by a factor of 250 in 500 rounds; after the
     first 500 it is 2e-4 away.
     """
-    own = made_up()
+    own = made_up(0.05, 0.6)
     config = settings(alpha, USERS, block_size=block_size)
     made = FedIALS(config, MatrixFactorisation(FACTORS, 0.5))
     shared, _ = federated(made, own, ITEMS, cohorts_of(0.1, 1000))

@@ -6,62 +6,39 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-import torch
 from scipy.linalg import subspace_angles
 from scipy.sparse import csr_array, diags_array
 from scipy.sparse.linalg import svds
+from user_groups_rounds import ITEMS, cohorts_of, made_up, once, rounds
 
 from client_app.data import load_dataset
 from conf.compose import compose
 from models.mf import ITEM, MatrixFactorisation
 from models.rng import Role, derive_rng
 from models.spectral import singular_values
-from models.types import FloatArray, IntArray, Samples, Tensors
+from models.types import FloatArray, IntArray, Tensors
 from strategies.fedspectral import RAYLEIGH, FedSpectral, FedSpectralConfig
 
 FACTORS = 4
-USERS, ITEMS = 60, 33
 LARGEST_ANGLE = 1e-3
 # Shared parameters and uploads are float32: 6e-8 a term, of which a value sums some hundred.
 VALUES = 1e-5
 
 
-def made_up() -> list[IntArray]:
-    """Four groups of users with groups of items of their own, and a little of everything."""
-    rng = np.random.default_rng(0)
-    chance_UI = 0.03 + 0.7 * (np.arange(USERS)[:, None] % FACTORS == np.arange(ITEMS) % FACTORS)
-    has_UI = rng.random((USERS, ITEMS)) < chance_UI
-    has_UI[np.arange(USERS), np.arange(USERS) % ITEMS] = True
-    return [np.flatnonzero(row) for row in has_UI]
-
-
 def matrix(own: Sequence[IntArray], num_items: int, config: FedSpectralConfig) -> csr_array:
     """D_u^-a X D_i^-b, as it is usually written."""
-    indptr = np.cumsum([0, *map(len, own)])
-    once_UI = csr_array(
-        (np.ones(indptr[-1]), np.concatenate(own), indptr), shape=(len(own), num_items)
-    )
+    once_UI = once(own, num_items)
     lengths_U = np.maximum(once_UI.sum(axis=1), 1) ** -config.user_exponent
     counts_I = np.maximum(once_UI.sum(axis=0), 1) ** -config.item_exponent
     return csr_array(diags_array(lengths_U) @ once_UI @ diags_array(counts_I))
 
 
-def rounds(
+def trained(
     made: FedSpectral, own: Sequence[IntArray], num_items: int, cohorts: Sequence[IntArray]
 ) -> Tensors:
     """The shared parameters after rounds of these users."""
-    shared = made.init_shared(num_items, derive_rng(0, Role.INIT_SHARED))
-    state, row = made.init_server_state(shared), made.start_private(num_items, 0, 0)
-    private = {n: torch.stack([t] * len(own)) for n, t in row.items()}
-    for users_U in cohorts:
-        epochs_U = [[Samples(own[u], np.ones(len(own[u]), np.float32))] for u in users_U]
-        rngs = [np.random.default_rng(0)] * len(users_U)
-        block = {n: t[torch.from_numpy(users_U)] for n, t in private.items()}
-        result = made.cohort_update(shared, block, epochs_U, rngs)
-        for name, rows in result.private.items():
-            private[name][torch.from_numpy(users_U)] = rows
-        shared, state = made.server_update(shared, made.combined([result.update], shared), state)
-    return shared
+    start = made.init_shared(num_items, derive_rng(0, Role.INIT_SHARED))
+    return rounds(made, own, start, cohorts)[0]
 
 
 def assert_svd(shared: Tensors, matrix_UI: csr_array, factors: int) -> None:
@@ -72,11 +49,6 @@ def assert_svd(shared: Tensors, matrix_UI: csr_array, factors: int) -> None:
     np.testing.assert_allclose(found_D, np.sort(values_D)[::-1], rtol=VALUES)
 
 
-def cohorts_of(fraction: float, count: int) -> list[IntArray]:
-    rng, size = np.random.default_rng(1), round(fraction * USERS)
-    return [np.sort(rng.choice(USERS, size, replace=False)) for _ in range(count)]
-
-
 # What follows the four groups is below 0.6 of them in σ, 0.36 in σ²: with everybody in every round
 # 20 rounds leave 0.36^20 = 1e-9 of the first angle's tangent, and what float32 rounds. A tenth of
 # the users needs some ten rounds for one of these.
@@ -84,8 +56,8 @@ def cohorts_of(fraction: float, count: int) -> list[IntArray]:
 @pytest.mark.parametrize("exponent", [0.0, 0.25, 0.5])
 def test_groups_of_users(exponent: float, fraction: float, count: int) -> None:
     config = FedSpectralConfig(user_exponent=0.5, item_exponent=exponent)
-    own, made = made_up(), FedSpectral(config, MatrixFactorisation(factors=FACTORS))
-    shared = rounds(made, own, ITEMS, cohorts_of(fraction, count))
+    own, made = made_up(0.03, 0.7), FedSpectral(config, MatrixFactorisation(factors=FACTORS))
+    shared = trained(made, own, ITEMS, cohorts_of(fraction, count))
     matrix_UI = matrix(own, ITEMS, config)
     strongest = np.linalg.svd(matrix_UI.toarray(), compute_uv=False)
     assert strongest[FACTORS] < 0.6 * strongest[FACTORS - 1]  # the gap that is spoken of above
@@ -98,5 +70,5 @@ def test_movielens() -> None:
     own = [np.unique(dataset.train_of(user)) for user in range(dataset.num_users)]
     made = FedSpectral(config, MatrixFactorisation(factors=2))
     everybody = np.arange(dataset.num_users)
-    shared = rounds(made, own, dataset.num_items, [everybody] * 15)
+    shared = trained(made, own, dataset.num_items, [everybody] * 15)
     assert_svd(shared, matrix(own, dataset.num_items, config), 2)
