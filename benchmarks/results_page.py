@@ -15,9 +15,11 @@ Written by the command below, not by hand. Per cent, mean ± standard deviation 
 Candidates are the held-out item and 99 sampled ones, or the whole catalogue without the user's
 training items; the held-out item loses ties. Rows are sorted by NDCG@10 against the whole
 catalogue. *References* see all data in one place and are no federated methods: they say what the
-split allows. Ten per cent of the users take part in a round, 100 rounds, evaluation every tenth.
-Settings are each strategy's own defaults (`conf/strategy/`), which were chosen on MovieLens-100K
-under `strict`; `paper` takes the best round on the **test** items, which is optimistic.
+split allows. Their settings are chosen for each data set on validation (`strict`, seed 0, the
+grids of [references.md](references.md)). Ten per cent of the users take part in a round, 100
+rounds, evaluation every tenth. Settings of a strategy are its own defaults (`conf/strategy/`),
+which were chosen on MovieLens-100K under `strict`, and those of the paper's experiments;
+`paper` takes the best round on the **test** items, which is optimistic.
 
 ```
 {command}
@@ -51,9 +53,21 @@ def _section(dataset: str, protocol: str, cells: Sequence[Cell]) -> str:
         "| method | seeds | " + " | ".join(SHOWN.values()) + " |",
         "|---|---|" + "---|" * len(SHOWN),
     ]
-    missing = sorted({cell.label for cell in cells} - {cell.label for cell in made})
-    notes = [f"\nNot made yet: {', '.join(missing)}."] if missing else []
+    notes = _notes([cell for cell in cells if not cell.is_made])
     return "\n".join([*lines, *(_line(*item) for item in best_first), *notes, ""])
+
+
+def _notes(lacking: Sequence[Cell]) -> list[str]:
+    """Which cells failed, and which are still to be made."""
+    failed = {cell.label: failure_of(cell) for cell in lacking}
+    waiting = sorted(label for label, why in failed.items() if why is None)
+    notes = [f"\nFailed: {label}, {why}" for label, why in sorted(failed.items()) if why]
+    return notes + ([f"\nNot made yet: {', '.join(waiting)}."] if waiting else [])
+
+
+def failure_of(cell: Cell) -> str | None:
+    """Why a cell that is not made cannot be made; None if it was not tried."""
+    return cell.failure if isinstance(cell, RunCell) else None
 
 
 def _line(method: tuple[str, str], runs: Sequence[Mapping[str, float]]) -> str:

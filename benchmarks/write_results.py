@@ -4,8 +4,10 @@ r"""Accuracy of all strategies beside references that see all data in one place.
         --runs runs/results --out docs/results.md
 
 Every cell is a run of ``fedrecgel run federation.grid=local`` with the strategy's own settings,
-in a folder of ``--runs``; a completed run of the same configuration is not made again, so the
-command goes on where it was stopped. The page is written from the runs' results alone.
+in a folder of ``--runs``, or the references with the settings that validation chose for the data
+set (protocol strict, seed 0). What was made of the same configuration is not made again, so the
+command goes on where it was stopped; a run that fails in a round is a result too. The page is
+written from the runs' results alone.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.results_cells import Cell, DataSource, ReferenceCell, RunCell
-from benchmarks.results_page import page
+from benchmarks.results_cells import Cell, DataSource, ReferenceCell, RunCell, SettingsCell
+from benchmarks.results_page import failure_of, page
 
 PROTOCOLS = ("strict", "paper")
 
@@ -30,24 +32,27 @@ def main() -> None:
     asked = _arguments()
     sources = [DataSource.parsed(text) for text in asked.dataset or ["ml_100k"]]
     cells = list(_cells(sources, asked))
-    failed = [] if asked.page_only else make_all(cells, asked.jobs)
-    if failed:
-        sys.exit(f"{len(failed)} of {len(cells)} cells failed: {', '.join(failed)}")
+    if not asked.page_only:
+        # References wait for the settings that are chosen for them.
+        make_all([SettingsCell(source, asked.runs) for source in sources], asked.jobs)
+        make_all(cells, asked.jobs)
+        lacking = [cell.label for cell in cells if not cell.is_made and failure_of(cell) is None]
+        if lacking:
+            sys.exit(f"{len(lacking)} of {len(cells)} cells failed: {', '.join(lacking)}")
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
     asked.out.write_text(page(cells, _command(sources, asked)), encoding="utf-8")
     print(f"wrote {asked.out}")
 
 
-def make_all(cells: Sequence[Cell], jobs: int) -> list[str]:
-    """Make what is missing; labels of the cells that failed."""
-    context, failed = multiprocessing.get_context("spawn"), []
+def make_all(cells: Sequence[Cell | SettingsCell], jobs: int) -> None:
+    """Make what is missing, and say what became of each cell."""
+    context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
         for cell, error in zip(cells, pool.map(_made, cells), strict=True):
             print(f"{cell.label}: {error or 'done'}", flush=True)
-            failed += [cell.label] if error else []
-    return failed
 
 
-def _made(cell: Cell) -> str | None:
+def _made(cell: Cell | SettingsCell) -> str | None:
     """Make a cell; what went wrong, in a line."""
     try:
         cell.make()

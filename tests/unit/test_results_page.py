@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.results_cells import DataSource, ReferenceCell, RunCell
+from benchmarks.results_cells import DataSource, ReferenceCell, RunCell, SettingsCell
 from benchmarks.results_page import page
+from conf.tree import Config
+from server_app.errors import RoundError
+from server_app.references.rows import ReferenceRow
 from server_app.report import SHOWN
 from server_app.results import RunResult
 
@@ -48,7 +51,7 @@ def test_rows_by_hand_best_first(tmp_path: Path) -> None:
         left_by_a_run(cell, value)
     reference = ReferenceCell(SOURCE, "strict", 0, tmp_path)
     row = {"title": "Some", "implementation": "own", "metrics": dict.fromkeys(SHOWN, 0.26)}
-    reference.path.write_text(json.dumps([row]))
+    reference.path.write_text(json.dumps({"rows": [row]}))
     unmade = RunCell(SOURCE, "strict", 2, tmp_path, "fedmf")
     lines = page([*cells, reference, unmade], "the command").splitlines()
     assert "Not made yet: ml_100k-strict-fedmf-s2." in lines
@@ -75,6 +78,52 @@ def test_only_an_equal_completed_run_is_kept(
     cell._stamp.write_text("another configuration")
     cell.make()
     assert len(made) == 3
+
+
+def test_a_run_that_fails_in_a_round_is_noted_and_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def fails(grid: object, cfg: Config) -> None:
+        tried.append(cfg)
+        raise RoundError("round 7: infinite")
+
+    monkeypatch.setattr("server_app.run.run_server", fails)
+    cell = RunCell(SOURCE, "strict", 0, tmp_path, "fedmf")
+    for _ in range(2):
+        with pytest.raises(RoundError, match="round 7"):
+            cell.make()
+    assert (len(tried), cell.is_made) == (1, False)
+    lines = page([cell], "").splitlines()
+    assert "Failed: ml_100k-strict-fedmf-s0, round 7: infinite" in lines
+    assert not any("Not made yet" in line for line in lines)
+
+
+def test_references_are_fitted_with_the_settings_chosen_for_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def rows(cfg: Config, methods: list[str], **rest: object) -> list[ReferenceRow]:
+        asked.append((cfg.protocol.name, cfg.seed, rest["tune"], rest["settings"]))
+        return [made_up_row(l2=200.0)] if rest["tune"] else []
+
+    monkeypatch.setattr("benchmarks.results_cells.reference_rows", rows)
+    chosen = {"ease": {"l2": 200.0}}
+    cell = ReferenceCell(SOURCE, "paper", 2, tmp_path)
+    for _ in range(2):
+        SettingsCell(SOURCE, tmp_path).make()
+        cell.make()
+    assert asked == [("strict", 0, True, {}), ("paper", 2, False, chosen)]
+    settings = SettingsCell(SOURCE, tmp_path).path
+    settings.write_text(settings.read_text().replace("200.0", "500.0"))
+    cell.make()
+    assert asked[2:] == [("paper", 2, False, {"ease": {"l2": 500.0}})]
+
+
+def made_up_row(**settings: float) -> ReferenceRow:
+    return ReferenceRow("ease", "", "own", settings, "", "", 0, 1, 1, {}, {}, 0.0, 0.0)
 
 
 def test_the_papers_experiment_is_taken_where_there_is_one() -> None:
