@@ -12,6 +12,7 @@ from torch import Tensor
 from client_app.device import device_of, moved
 from client_app.evaluation import CandidateScores, CatalogueScores, evaluate, popularity
 from client_app.node_config import NodeError
+from client_app.private_state import Known
 from client_app.received import Kind, Received
 from client_app.runtime import Node
 from conf.fingerprint import code_fingerprint
@@ -105,11 +106,12 @@ def _keep(node: Node, request: EvaluateRequest) -> None:
 def _model(node: Node, request: EvaluateRequest) -> tuple[CatalogueScores, CandidateScores]:
     """The strategy's model with the private state of the requested round."""
     strategy, device = node.strategy, device_of(node.cfg.engine.device)
-    shared = moved(strategy.opened(request.shared), device)
+    known = Known(strategy.opened(request.shared), node.dataset.history)
+    shared = moved(known.shared, device)
     personal = request.personal
 
     def private(users: IntArray) -> Tensors:
-        return moved(node.state.block(users, request.state_round), device)
+        return moved(node.state.block(users, request.state_round, known), device)
 
     def by_part(users: IntArray, score: PartScores) -> Tensor:
         """Scores of the users with what each received, their private state and their history."""

@@ -10,7 +10,7 @@ from client_app.negatives import draw_samples
 from client_app.ragged import Ragged
 from conf.tree import Config
 from models.rng import Role, UserStreams, derive_rng
-from models.types import IntArray, Samples, Tensors
+from models.types import History, IntArray, Samples, Tensors
 from strategies.base import RecStrategy
 
 STEPS = 30
@@ -37,7 +37,10 @@ def cold_start(
 
     """
     num_items = len(next(iter(shared[name] for name in strategy.model.item_tables)))
-    private = strategy.start_private(num_items, cfg.seed, identity)
+    drawn = strategy.start_private(num_items, cfg.seed, identity)
+    known = History(history, np.array([len(history)]))
+    begun = strategy.first_private(shared, {n: t[None] for n, t in drawn.items()}, known)
+    private = {n: t[0] for n, t in begun.items()}
     for step in range(1, steps + 1):
         samples = _samples(strategy, history, num_items, cfg.seed, identity, step)
         rng = derive_rng(cfg.seed, Role.COLD_START, identity, step)

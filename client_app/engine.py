@@ -24,7 +24,7 @@ from client_app.failures import TrainError, named, stage
 from client_app.negatives import block_samples
 from client_app.parallel import in_order
 from client_app.private_rows import RowBlock
-from client_app.private_state import PrivateState
+from client_app.private_state import Known, PrivateState
 from conf.tree import Config
 from models.rng import Role, UserStreams, derive_rng
 from models.tables import is_finite
@@ -84,12 +84,13 @@ def train_users(
     if not len(users):
         raise ValueError("there is no user to train")
     users = users[np.lexsort((users, _sizes(users, dataset)))]
-    rows_UP = state.rows(users, base_round)
     update_block, block_users = _engine(strategy, cfg)
     if personal:
         block_users = 1
     device = device_of(cfg.engine.device)
-    on_device = moved(strategy.opened(shared), device)
+    opened = strategy.opened(shared)
+    rows_UP = state.rows(users, base_round, Known(opened, dataset.history))
+    on_device = moved(opened, device)
 
     def train(part: slice) -> CohortResult:
         block = users[part]

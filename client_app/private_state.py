@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -9,10 +11,20 @@ import torch
 
 from client_app.private_rows import RowBlock, RowLayout
 from client_app.user_store import UserStore
-from models.types import IntArray, Tensors
+from models.types import History, IntArray, Tensors
 from strategies.base import RecStrategy
 
 UnknownRun = Literal["start", "refuse", "report"]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a node knows of users who were not trained yet."""
+
+    shared: Tensors
+    """Shared parameters of the round, as they are used on a node."""
+    history: Callable[[IntArray], History]
+    """Training items of users."""
 
 
 def layout_of(strategy: RecStrategy, num_items: int) -> RowLayout:
@@ -50,8 +62,11 @@ class PrivateState:
         if unknown_run != "report" or not self.new_run:
             store.check_run(run_id, self.layout)
 
-    def rows(self, users: IntArray, as_of_round: int) -> RowBlock:
+    def rows(self, users: IntArray, as_of_round: int, known: Known | None = None) -> RowBlock:
         """Rows (U, P) of users (U,) as of a round.
+
+        ``known`` is what users who were not trained yet may start from; without it they are as
+        they were drawn.
 
         Raises:
             StoreError: for a round whose state is no longer kept, or an unreadable file.
@@ -61,14 +76,17 @@ class PrivateState:
         rows_UP = np.empty((len(users), self.layout.width), dtype=self.layout.dtype)
         rows_UP[has_row_U] = self.layout.from_bytes(data)
         if not has_row_U.all():
-            rows_UP[~has_row_U] = self._initial(users[~has_row_U])
+            rows_UP[~has_row_U] = self._initial(users[~has_row_U], known)
         return rows_UP
 
-    def block(self, users: IntArray, as_of_round: int) -> Tensors:
+    def block(self, users: IntArray, as_of_round: int, known: Known | None = None) -> Tensors:
         """The same as named tensors with a leading user dimension."""
-        return self.layout.unpack(self.rows(users, as_of_round))
+        return self.layout.unpack(self.rows(users, as_of_round, known))
 
-    def _initial(self, users: IntArray) -> RowBlock:
+    def _initial(self, users: IntArray, known: Known | None) -> RowBlock:
         start = self._strategy.start_private
         drawn = [start(self._num_items, self._seed, int(user)) for user in users]
-        return self.layout.pack({n: torch.stack([p[n] for p in drawn]) for n in self.layout.names})
+        block = {n: torch.stack([p[n] for p in drawn]) for n in self.layout.names}
+        if known is not None:
+            block = self._strategy.first_private(known.shared, block, known.history(users))
+        return self.layout.pack(block)

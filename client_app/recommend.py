@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from client_app.data import Dataset
-from client_app.private_state import PrivateState
+from client_app.private_state import Known, PrivateState
 from client_app.user_store import UserStore
 from models.types import IntArray, Tensors
 from strategies.base import RecStrategy
@@ -44,8 +44,9 @@ def recommend(
         raise ValueError(f"k must be at least 1, got {k}")
     state = PrivateState(strategy, store, run_id, seed, dataset.num_items, unknown_run="refuse")
     users = np.array([user])
-    private, history = state.block(users, round_), dataset.history(users)
-    scores_UI = strategy.scores_all(strategy.opened(shared), private, history)
+    opened, history = strategy.opened(shared), dataset.history(users)
+    private = state.block(users, round_, Known(opened, dataset.history))
+    scores_UI = strategy.scores_all(opened, private, history)
     scores_I = scores_UI[0].double().numpy()
     return best_items(scores_I, known_items(dataset, user, hide_heldout), k)
 

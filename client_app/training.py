@@ -92,7 +92,15 @@ def request_digest(node: Node, request: Downlink, users: IntArray, shared_digest
     """Hash of everything that the answer to a training request depends on."""
     cfg = node.cfg
     digest = hashlib.sha256(shared_digest + pack(users))
-    settings = (cfg.strategy_name, cfg.strategy, cfg.model, cfg.protocol, cfg.engine, cfg.seed)
+    settings = (
+        cfg.strategy_name,
+        cfg.strategy,
+        cfg.model,
+        cfg.protocol,
+        cfg.engine,
+        cfg.seed,
+        cfg.init,
+    )
     digest.update(f"{request.round} {request.base_round} {settings!r}".encode())
     digest.update(node.dataset.fingerprint.encode())
     for user, tensors in sorted(request.personal.items()):

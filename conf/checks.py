@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from conf.build import ConfigError
-from conf.schema import Config, DatasetConfig
+from conf.schema import Config, DatasetConfig, InitConfig
 
 COLUMN_MEANINGS = ("user", "item", "rating", "timestamp", "_")
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
@@ -212,12 +212,41 @@ def _protocol(config: Config) -> Iterator[str]:
 
 def _init(config: Config) -> Iterator[str]:
     init, tables = config.init, sorted(config.model.item_tables)
-    if init.run is None and init != type(init)():
-        yield "init.table, init.into and init.std are of the run that init.run names"
+    none = type(init)()
+    if init.run is not None and init.strategy is not None:
+        yield "init.run and init.strategy both say where to start from: give one of them"
+    if init.run is None and init.strategy is None and _source(init) != _source(none):
+        yield "init.table, init.into and init.std are of a run: init.run or init.strategy names it"
+    if init.rounds < 1:
+        yield f"init.rounds must be at least 1, got {init.rounds}"
+    if not 0 < init.fraction <= 1:
+        yield f"init.fraction must be above 0 and at most 1, got {init.fraction}"
+    for key in ("ridge", "gain"):
+        if getattr(init, key) <= 0:
+            yield f"init.{key} must be positive, got {getattr(init, key)}"
+    if init.users == "solved":
+        yield from _solved(config)
     if init.into is not None and (init.table is None or init.into not in tables):
         yield f"init.into must be one of {', '.join(tables)}, with init.table, got {init.into}"
     if init.std is not None and init.std <= 0:
         yield f"init.std must be positive, got {init.std}"
+
+
+def _source(init: InitConfig) -> tuple[object, ...]:
+    return init.table, init.into, init.std
+
+
+def _solved(config: Config) -> Iterator[str]:
+    if config.model.dot_product is None:
+        yield (
+            f"init.users=solved needs a dot product of a user's vector with the items, which "
+            f"model={config.model_name} has not"
+        )
+    if config.strategy_class.users_follow_items:
+        yield (
+            f"strategy={config.strategy_name} makes users of their items by itself: "
+            "init.users=drawn"
+        )
 
 
 def _run(config: Config) -> Iterator[str]:

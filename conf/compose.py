@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from conf.tree import Config, ConfigError, from_mapping
 
-GROUPS = ("dataset", "protocol", "model", "strategy", "engine", "federation", "evaluation")
+GROUPS = ("dataset", "protocol", "model", "strategy", "engine", "federation", "evaluation", "init")
 
 
 def compose(overrides: Sequence[str] = ()) -> Config:

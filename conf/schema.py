@@ -166,16 +166,30 @@ class EvaluationConfig:
 
 @dataclass(frozen=True)
 class InitConfig:
-    """Item embeddings of another run that training starts from (``server_app.initial_items``)."""
+    """What training starts from in place of drawn embeddings (``server_app.initial_items``)."""
 
     run: str | None = None
-    """Name of the run under ``output``, or its absolute folder; None: embeddings are drawn."""
+    """Name of the run under ``output``, or its absolute folder, whose item embeddings are taken."""
+    strategy: str | None = None
+    """Or a strategy of ``conf/strategy``, of which a run goes first, named NAME-init."""
+    rounds: int = 10
+    """Rounds of that run."""
+    fraction: float = 1.0
+    """Share of the users that take part in each of its rounds."""
     table: str | None = None
-    """Item table of that run; None: each table of the model that the run has as well."""
+    """Item table of that run; None: each table of the model that the run has as well, else the
+    tables that both models multiply with the users' vectors."""
     into: str | None = None
     """Item table of the model that ``table`` becomes; None: that of the same name."""
     std: float | None = None
     """Standard deviation of entries to which a table is scaled; None: it stays as it is."""
+    users: Literal["drawn", "solved"] = "drawn"
+    """Vectors of users who were not trained yet: drawn, or solved for from their items by ridge
+    regression on the item vectors, always those of the round (``models.history_start``)."""
+    ridge: float = 1.0
+    """Ridge of ``solved``, in mean eigenvalues of the items' Gram matrix."""
+    gain: float = 1.0
+    """Score that ``solved`` aims at for a user's own items."""
 
 
 @dataclass(frozen=True)

@@ -105,9 +105,14 @@ def from_json(text: str) -> Config:
 def build_strategy(config: Config) -> Any:
     """The strategy object of the tree, checked against its model."""
     try:
-        return config.strategy_class(config.strategy, config.model)
+        strategy = config.strategy_class(config.strategy, config.model)
     except ValueError as error:
         raise ConfigError(f"strategy={config.strategy_name}: {error}") from None
+    if config.init.users == "solved":
+        from models.history_start import SolvedStart
+
+        strategy.first_users = SolvedStart(config.init.ridge, config.init.gain)
+    return strategy
 
 
 def _targeted(values: Mapping[str, Any], key: str, package: str) -> tuple[Any, type]:

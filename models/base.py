@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -19,6 +20,16 @@ from models.sam import BlockGradients, Radii, loop_gradients
 from models.types import IntArray, Samples, Tensors
 
 
+@dataclass(frozen=True)
+class DotProduct:
+    """Names of the two sides of a dot product in a model's score."""
+
+    items: str
+    """Shared, (I, D)."""
+    user: str
+    """Private, (D,)."""
+
+
 class ScoringModel(ABC):
     """Scores items for users from shared parameters and one user's private parameters."""
 
@@ -26,6 +37,8 @@ class ScoringModel(ABC):
     """Names of the shared tensors whose first dimension is the catalogue."""
     scores_from_history: ClassVar[bool] = False
     """Scores need a user's history, which few strategies give."""
+    dot_product: ClassVar[DotProduct | None] = None
+    """Where the score, or a term of it, is a dot product of a user's vector with the items'."""
     block_users: ClassVar[int] = 32
     """Users that are trained at once by default: enough to share what a block shares, few enough
     for a node's workers to have some blocks each."""
@@ -40,6 +53,11 @@ class ScoringModel(ABC):
 
         ``num_items`` is for models whose private parameters have a row an item.
         """
+
+    def dot_items(self, shared: Tensors) -> Tensor:
+        """Item vectors (I, D) that the user's vector is multiplied with in :attr:`dot_product`."""
+        assert self.dot_product is not None
+        return shared[self.dot_product.items]
 
     @abstractmethod
     def logits(self, shared: Tensors, private: Tensors, items_S: Tensor) -> Tensor:

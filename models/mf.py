@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.base import ScoringModel
+from models.base import DotProduct, ScoringModel
 from models.local_sgd import Batches, LocallyTrained, SGDRates
 from models.mf_block import sam_block
 from models.mf_sgd import lockstep_sgd
@@ -42,6 +42,7 @@ class MatrixFactorisation(ScoringModel):
     """Standard deviation of the normal draw of every embedding entry."""
 
     item_tables: ClassVar[frozenset[str]] = frozenset({ITEM})
+    dot_product: ClassVar[DotProduct | None] = DotProduct(ITEM, USER)
     block_users: ClassVar[int] = 128  # a user takes microseconds: calls would dominate
 
     def __post_init__(self) -> None:

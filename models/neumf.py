@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from models import neumf_block
-from models.base import ScoringModel
+from models.base import DotProduct, ScoringModel
 from models.neumf_layers import Layers, layer_widths
 from models.sam import BlockGradients, Radii
 from models.types import IntArray, Samples, Tensors
@@ -41,6 +41,7 @@ class NeuMF(ScoringModel):
     """NeuMF of GMF width ``factors`` with ``mlp_layers`` hidden layers."""
 
     item_tables: ClassVar[frozenset[str]] = frozenset({"item_gmf", "item_mlp"})
+    dot_product: ClassVar[DotProduct | None] = DotProduct("item_gmf", "user_gmf")
 
     factors: int = 32
     """GMF width F, at least 1; also the width of the MLP's output."""
@@ -78,6 +79,10 @@ class NeuMF(ScoringModel):
             "user_gmf": _normal(rng, self.factors),
             "user_mlp": _normal(rng, self.widths[0] // 2),
         }
+
+    def dot_items(self, shared: Tensors) -> Tensor:
+        """GMF embeddings (I, F) times their weights in the output."""
+        return shared["item_gmf"] * shared["out_w"][0, : self.factors]
 
     def logits(self, shared: Tensors, private: Tensors, items_S: Tensor) -> Tensor:
         """Score items for one user; differentiable. Returns logits (S,)."""

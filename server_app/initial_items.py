@@ -16,12 +16,13 @@ from flwr.common.logger import log
 from torch import Tensor
 
 from conf.build import ConfigError
-from conf.tree import Config, InitConfig, build_strategy, from_mapping, to_json
+from conf.tree import Config, build_strategy, from_mapping, to_json
 from server_app.checkpoint import load_checkpoint
 from server_app.errors import ServerError
 from server_app.run_folder import flatten, read_config
 
 if TYPE_CHECKING:
+    from models.base import DotProduct
     from models.types import Tensors
     from strategies.base import RecStrategy
 
@@ -32,7 +33,7 @@ NOT_DATA = ("dataset.path", "dataset.titles", "dataset.bad_rows", "dataset.sha25
 
 
 def item_tables(folder: Path) -> tuple[Tensors, int, RecStrategy]:
-    """Item tables (I, D) of the selected round, its number, and the strategy they are of.
+    """Item tables (I, D) of the selected round as scored with, its number, and its strategy.
 
     They are those of the newest round before one was selected.
 
@@ -49,40 +50,51 @@ def item_tables(folder: Path) -> tuple[Tensors, int, RecStrategy]:
         shared = strategy.opened(held)
     except (OSError, ValueError) as error:
         raise ServerError(f"{folder}: the item embeddings cannot be read here: {error}") from error
-    names = config.model.item_tables
     server_round = checkpoint.round if selected is None else selected
-    return {n: shared[n] for n in names}, server_round, strategy
+    return strategy.item_vectors(shared), server_round, strategy
 
 
 def initial_items(cfg: Config, num_items: int) -> Tensors:
-    """Tables that the model starts from in place of drawn ones; none without ``init.run``.
+    """Tables that the model starts from in place of drawn ones; none where ``init`` names no run.
 
     Raises:
         ConfigError: when there is no such run or table, or it does not suit this run.
         CheckpointError, ServerError: when the run's tables cannot be read.
 
     """
-    if cfg.init.run is None:
+    source = source_run(cfg)
+    if source is None:
         return {}
-    folder = Path(cfg.output) / cfg.init.run
+    folder = Path(cfg.output) / source
     if not (folder / "config.yaml").is_file():
-        raise ConfigError(f"init.run={cfg.init.run}: there is no run in {folder}")
+        raise ConfigError(f"init.run={source}: there is no run in {folder}")
     _check_split(cfg, from_mapping(read_config(folder)))
-    found, server_round, _ = item_tables(folder)
-    tables = {n: _scaled(t, cfg.init.std) for n, t in _named(cfg.init, found, cfg).items()}
+    found, server_round, strategy = item_tables(folder)
+    named = _named(cfg, found, strategy.model.dot_product)
+    tables = {n: _scaled(t, cfg.init.std) for n, t in named.items()}
     for name, table in tables.items():
         _check_shape(cfg, name, table, num_items)
-        log(INFO, "%s starts from %s, round %d", name, cfg.init.run, server_round)
+        log(INFO, "%s starts from %s, round %d", name, source, server_round)
     return tables
 
 
-def _named(init: InitConfig, found: Tensors, cfg: Config) -> Tensors:
+def source_run(cfg: Config) -> str | None:
+    """Name of the run that is started from, or its folder: given, or the one that goes first."""
+    if cfg.init.strategy is not None:
+        return f"{cfg.name}-init"
+    return cfg.init.run
+
+
+def _named(cfg: Config, found: Tensors, theirs: DotProduct | None) -> Tensors:
     """The run's tables under the names of this model's."""
+    init, ours = cfg.init, cfg.model.dot_product
     if init.table is None:
         common = {n: t for n, t in found.items() if n in cfg.model.item_tables}
+        if not common and theirs is not None and ours is not None:
+            return {ours.items: found[theirs.items]}
         if not common:
             raise ConfigError(
-                f"init.run={init.run} has {', '.join(sorted(found))} and the model "
+                f"init.run={source_run(cfg)} has {', '.join(sorted(found))} and the model "
                 f"{', '.join(sorted(cfg.model.item_tables))}: say init.table=… init.into=…"
             )
         return common
@@ -97,12 +109,12 @@ def _scaled(table_ID: Tensor, std: float | None) -> Tensor:
 
 def _check_shape(cfg: Config, name: str, table_ID: Tensor, num_items: int) -> None:
     if len(table_ID) != num_items:
-        raise ConfigError(f"init.run={cfg.init.run} has {len(table_ID)} items, not {num_items}")
+        raise ConfigError(f"init.run={source_run(cfg)} has {len(table_ID)} items, not {num_items}")
     wanted = cfg.model.init_shared(1, np.random.default_rng(0))[name].shape[1:]
     if table_ID.shape[1:] != wanted:
         raise ConfigError(
-            f"init.run={cfg.init.run}: a row of the table for {name} is {list(table_ID.shape[1:])} "
-            f"and the model's {list(wanted)}"
+            f"init.run={source_run(cfg)}: a row of the table for {name} is "
+            f"{list(table_ID.shape[1:])} and the model's {list(wanted)}"
         )
 
 
@@ -114,6 +126,6 @@ def _check_split(cfg: Config, other: Config) -> None:
     for key in keys:
         if ours[key] != theirs.get(key):
             raise ConfigError(
-                f"init.run={cfg.init.run} has {key}={theirs.get(key)} and this run {ours[key]}: "
+                f"init.run={source_run(cfg)} has {key}={theirs.get(key)} and this run {ours[key]}: "
                 "its embeddings may know rows that are held out here"
             )

@@ -18,6 +18,7 @@ from server_app.errors import CheckpointError
 from server_app.evaluator import Evaluator
 from server_app.exchange import Courier
 from server_app.failures import client_errors, refuse_client_errors
+from server_app.first_run import make_first
 from server_app.gather import MAX_REPLY_BYTES, Gatherer
 from server_app.initial_items import initial_items
 from server_app.nodes import NodeDirectory
@@ -51,6 +52,8 @@ def run_server(grid: Grid, cfg: Config, callbacks: Sequence[Callback] = ()) -> R
     with RunFolder.opened(cfg) as folder:
         followers = [MetricsLog(folder.path), *callbacks]
         with recorded(folder, cfg, followers) as start:
+            if cfg.init.strategy is not None and start.resume_from is None:
+                make_first(grid, cfg, run_server)
             result = _Run(grid, cfg, folder, start, followers).execute()
         for callback in followers:
             callback.on_end(result)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from models import optim
 from models.base import ScoringModel
+from models.history_start import SolvedStart
 from models.rng import Role, derive_rng
 from models.types import (
     ClientResult,
@@ -63,6 +64,8 @@ class RecStrategy(ServerHalf, FlowerHooks):
     supports_partial_participation: ClassVar[bool] = True
     dense_updates: ClassVar[bool] = False
     """An update also moves item rows that the user has no sample of."""
+    users_follow_items: ClassVar[bool] = False
+    """A user's vector is made of its items anyway, and none is to be started from."""
     common_start: ClassVar[bool] = False
     """All users start from the same private state."""
     model: ScoringModel
@@ -76,6 +79,8 @@ class RecStrategy(ServerHalf, FlowerHooks):
         self.model = model
         self.initial_items: Tensors = {}
         """Item tables to start from in place of drawn ones; set before :meth:`init_shared`."""
+        self.first_users: SolvedStart | None = None
+        """How users who were never trained get their vectors; None: as drawn."""
         self.check()
 
     def check(self) -> None:
@@ -105,6 +110,20 @@ class RecStrategy(ServerHalf, FlowerHooks):
         """The initial private state of a user in a run, from the stream that it is drawn from."""
         own = () if self.common_start else (user,)
         return self.init_private(num_items, derive_rng(seed, Role.INIT_PRIVATE, *own))
+
+    def first_private(self, shared: Tensors, private_block: Tensors, history: History) -> Tensors:
+        """The state (U, …) of users who were never trained, from the one that was drawn.
+
+        As drawn, or with vectors solved for from the users' items and ``shared`` as it is now.
+        """
+        if self.first_users is None:
+            return private_block
+        solved = self.first_users.vectors(self.model, shared, history)
+        return {**private_block, **{n: t.to(private_block[n]) for n, t in solved.items()}}
+
+    def item_vectors(self, shared: Tensors) -> Tensors:
+        """The item tables as the users' vectors meet them in the score."""
+        return {n: shared[n] for n in self.model.item_tables}
 
     def private_parameters(self, private: Tensors) -> Tensors:
         """The part of the private state (or block) that the model scores with."""

@@ -104,6 +104,11 @@ class FedSpectral(Remembering):
         """Nothing uploaded yet."""
         return {USER: torch.zeros(self.model.factors), COUNTED: torch.zeros(())}
 
+    def item_vectors(self, shared: Tensors) -> Tensors:
+        """The basis times the power of the items' shares that scores are multiplied by."""
+        powers_I = shared[SHARE] ** self.config.score_exponent
+        return {ITEM: shared[ITEM] * powers_I[:, None]}
+
     # ---- client half ---------------------------------------------------------------------
     def cohort_update(
         self,

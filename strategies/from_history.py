@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 
@@ -26,6 +27,8 @@ class BlockOfOne(RecStrategy):
 
 class Remembering(BlockOfOne):
     """A user is scored by its items; its private state says what the server has of it."""
+
+    users_follow_items: ClassVar[bool] = True
 
     def adapt(
         self, shared: Tensors, private: Tensors, epochs: Sequence[Samples], rng: np.random.Generator

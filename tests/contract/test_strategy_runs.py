@@ -9,7 +9,7 @@ import tiny_run
 import torch
 
 from client_app.user_store import UserStore
-from conf.tree import Config
+from conf.tree import Config, ConfigError
 from models.types import Tensors
 from server_app.callbacks import Callback, RoundRecord, read_metrics
 from server_app.checkpoint import load_checkpoint
@@ -63,6 +63,29 @@ def test_a_run_is_the_same_on_one_node_and_on_five(tmp_path: Path, strategy: str
     for name in hits:
         assert one.counts[name] == tiny_run.NUM_USERS  # those who never trained are ranked too
         assert abs(one.metrics[name] - five.metrics[name]) <= 2 / tiny_run.NUM_USERS + 1e-9, name
+
+
+def test_users_may_start_from_their_items(tmp_path: Path, strategy: str) -> None:
+    """Wherever the score has a dot product; ranked from the first round on, the same on any nodes.
+
+    With sums of ``test_a_run_is_the_same_on_one_node_and_on_five``, one round of them.
+    """
+    cfg = configured(tmp_path, strategy, "drawn")
+    if cfg.model.dot_product is None or cfg.strategy_class.users_follow_items:
+        with pytest.raises(ConfigError, match=r"init\.users"):
+            configured(tmp_path, strategy, "solved", "init.users=solved")
+        return
+    words = ("init.users=solved", "federation.rounds=1", "evaluation.every=1")
+    found = [
+        trained(configured(tmp_path, strategy, f"s{n}", *words, f"federation.num_nodes={n}"), n)
+        for n in (1, 5)
+    ]
+    for name, tensor in found[0][1].items():
+        assert (tensor - found[1][1][name]).norm() <= 1e-3 * tensor.norm(), name
+    hits = [name for name in found[0][0].metrics if "/hr@" in name]
+    for name in hits:
+        difference = abs(found[0][0].metrics[name] - found[1][0].metrics[name])
+        assert difference <= 2 / tiny_run.NUM_USERS + 1e-9, name
 
 
 def test_a_resumed_run_has_the_same_bytes(tmp_path: Path, strategy: str) -> None:

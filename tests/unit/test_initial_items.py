@@ -58,8 +58,11 @@ def test_another_table_and_another_scale(place: Path) -> None:
     assert float(tables["item_gmf"].std()) == pytest.approx(0.5)
     ratio = tables["item_gmf"] / source_table(place)
     torch.testing.assert_close(ratio, ratio[0, 0].expand_as(ratio))
-    with pytest.raises(ConfigError, match=r"has item_emb and the model item_gmf, item_mlp: say"):
-        initial_items(configured(place, "x", *words), tiny_run.NUM_ITEMS)
+    by_itself = initial_items(configured(place, "x", *words), tiny_run.NUM_ITEMS)
+    assert torch.equal(by_itself["item_gmf"], source_table(place))
+    other = configured(place, "x", "strategy=feddae", "init.run=source")
+    with pytest.raises(ConfigError, match=r"has item_emb and the model .*: say init\.table"):
+        initial_items(other, tiny_run.NUM_ITEMS)
 
 
 @pytest.mark.parametrize("strategy", ["perfedrec", "fedrap", "cofedrec", "fedca"])
@@ -83,7 +86,7 @@ def test_strategies_that_add_parameters_start_from_it_too(place: Path, strategy:
             r"protocol\.validation=True and this run False",
         ),
         (["init.run=source", "model.factors=8"], r"item_emb is \[32\] and the model's \[8\]"),
-        (["init.std=1"], r"init\.table, init\.into and init\.std are of the run that"),
+        (["init.std=1"], r"init\.table, init\.into and init\.std are of a run: init"),
         (["init.run=source", "init.std=0"], r"init\.std must be positive, got 0"),
         (["init.run=source", "init.into=x"], r"init\.into must be one of item_emb, with init\.t"),
     ],
