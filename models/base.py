@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from models.local_sgd import Batches, LocallyTrained, SGDRates, rowwise_sgd
+from models.losses import Loss
 from models.sam import BlockGradients, Radii, loop_gradients
 from models.types import IntArray, Samples, Tensors
 
@@ -81,14 +82,14 @@ class ScoringModel(ABC):
         shared: Tensors,
         private_block: Tensors,
         samples_U: Sequence[Samples],
-        loss_slice: int,
+        loss: Loss,
         radii: Radii,
     ) -> BlockGradients:
         """SAM gradients of a ragged block of users; the default goes user by user.
 
         A model overrides this with an exact, faster computation. See ``models.sam``.
         """
-        return loop_gradients(self, shared, private_block, samples_U, loss_slice, radii)
+        return loop_gradients(self, shared, private_block, samples_U, loss, radii)
 
     def local_sgd(
         self,

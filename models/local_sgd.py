@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from models import optim
+from models.losses import Loss
 from models.sam import Radii, sam_gradients
 from models.tables import add_table, row_lengths, row_table, scale_rows
 from models.types import Samples, Tensors, touched_items
@@ -68,7 +69,7 @@ def sgd_alone(
     """
     local, loss = shared, 0.0
     for batch in batches:
-        user = sam_gradients(model, local, private, batch, len(batch), Radii())
+        user = sam_gradients(model, local, private, batch, Loss(len(batch)), Radii())
         gradient = with_proximal(user.shared, local, shared, rates.proximal)
         local = optim.step("sgd", local, gradient, {}, rates.shared)[0]
         private = optim.step("sgd", private, user.private, {}, rates.private)[0]
@@ -122,7 +123,7 @@ def _train_user(
     local, loss = start, 0.0
     for batch in batches:
         own = [Samples(np.searchsorted(rows_R, batch.items_S), batch.labels_S)]
-        block = model.block_gradients(local, private, own, len(batch), Radii())
+        block = model.block_gradients(local, private, own, Loss(len(batch)), Radii())
         gradients = with_proximal(
             {n: t.to_dense() for n, t in block.shared.items()}, local, start, rates.proximal
         )

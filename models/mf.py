@@ -19,6 +19,7 @@ from torch import Tensor
 
 from models.base import DotProduct, ScoringModel
 from models.local_sgd import Batches, LocallyTrained, SGDRates
+from models.losses import Loss
 from models.mf_block import sam_block
 from models.mf_sgd import lockstep_sgd
 from models.sam import BlockGradients, Radii
@@ -85,7 +86,7 @@ class MatrixFactorisation(ScoringModel):
         shared: Tensors,
         private_block: Tensors,
         samples_U: Sequence[Samples],
-        loss_slice: int,
+        loss: Loss,
         radii: Radii,
     ) -> BlockGradients:
         """SAM gradients of a block at once; exact, see ``models.mf_block``.
@@ -94,7 +95,7 @@ class MatrixFactorisation(ScoringModel):
         small part of the catalogue.
         """
         shared_ID, private_UD, losses_U3 = sam_block(
-            shared[ITEM], private_block[USER], samples_U, loss_slice, radii
+            shared[ITEM], private_block[USER], samples_U, loss, radii
         )
         return BlockGradients({ITEM: shared_ID}, {USER: private_UD}, losses_U3)
 

@@ -19,7 +19,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from models.losses import Loss
 from models.mf_layouts import Layout, layout_of
+from models.ranked import Ranked, ranked
 from models.reduce_samples import FlatSamples, flatten_samples
 from models.sam import ADAPTIVE_ETA, NORM_EPS, Radii
 from models.tables import sum_tables
@@ -64,19 +66,24 @@ def labelled(flat: FlatSamples, like: Tensor) -> Labelled:
     )
 
 
+def _of_samples(flat: FlatSamples, loss: Loss, like: Tensor) -> Labelled | Ranked:
+    return labelled(flat, like) if loss.ranking is None else ranked(flat, loss.ranking, like)
+
+
 def sam_block(
     items_ID: Tensor,
     users_UD: Tensor,
     samples_U: Sequence[Samples],
-    loss_slice: int,
+    loss: Loss,
     radii: Radii,
     layout: LayoutOf = layout_of,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients by the items (I, D), summed, by the users (U, D), and losses (U, 3)."""
     parts = []
     for part in _parts(samples_U):
-        flat = flatten_samples(samples_U[part], len(items_ID), loss_slice)
-        parts.append(_sam(layout(flat, items_ID), labelled(flat, items_ID), users_UD[part], radii))
+        flat = flatten_samples(samples_U[part], len(items_ID), loss.slice_size)
+        labels = _of_samples(flat, loss, items_ID)
+        parts.append(_sam(layout(flat, items_ID), labels, users_UD[part], radii))
     shared, private, losses = zip(*parts, strict=True)
     return sum_tables(shared), torch.cat(private), torch.cat(losses)
 
@@ -93,7 +100,7 @@ def _parts(samples_U: Sequence[Samples]) -> Iterator[slice]:
 
 
 def _sam(
-    layout: Layout, labels: Labelled, users_UD: Tensor, radii: Radii
+    layout: Layout, labels: Labelled | Ranked, users_UD: Tensor, radii: Radii
 ) -> tuple[Tensor, Tensor, Tensor]:
     scores_S = layout.scores(users_UD)
     losses_U3 = users_UD.new_full((len(users_UD), 3), torch.nan)
@@ -118,7 +125,7 @@ def _sam(
 
 
 def _item_moves(
-    layout: Layout, labels: Labelled, spread: Tensor, users_UD: Tensor, radius: float
+    layout: Layout, labels: Labelled | Ranked, spread: Tensor, users_UD: Tensor, radius: float
 ) -> Tensor:
     """How far each user's own perturbation of the item rows moves its scores (S,)."""
     user_norms_U1: Tensor = torch.linalg.vector_norm(users_UD, dim=1, keepdim=True)
@@ -128,7 +135,7 @@ def _item_moves(
 
 
 def _adaptive_moves(
-    layout: Layout, labels: Labelled, errors_S: Tensor, users_UD: Tensor, radius: float
+    layout: Layout, labels: Labelled | Ranked, errors_S: Tensor, users_UD: Tensor, radius: float
 ) -> Tensor:
     """The same for adaptive perturbations: ρ·e·a / √(Σ e²·a) over a user's distinct items."""
     # √a is the same for all samples of a pair, so √a·e may be summed by pair like e itself.

@@ -24,6 +24,7 @@ from torch.nn import functional
 
 from models import neumf_block
 from models.base import DotProduct, ScoringModel
+from models.losses import Loss
 from models.neumf_layers import Layers, layer_widths
 from models.sam import BlockGradients, Radii
 from models.types import IntArray, Samples, Tensors
@@ -139,7 +140,7 @@ class NeuMF(ScoringModel):
         shared: Tensors,
         private_block: Tensors,
         samples_U: Sequence[Samples],
-        loss_slice: int,
+        loss: Loss,
         radii: Radii,
     ) -> BlockGradients:
         """SAM gradients of a ragged block of users, exact and without autograd.
@@ -147,9 +148,9 @@ class NeuMF(ScoringModel):
         Adaptive perturbations go user by user: they have no rank-one parts to leave unwritten.
         """
         if radii.any_adaptive:
-            return super().block_gradients(shared, private_block, samples_U, loss_slice, radii)
+            return super().block_gradients(shared, private_block, samples_U, loss, radii)
         return neumf_block.block_gradients(
-            shared, private_block, samples_U, loss_slice, radii, self.widths
+            shared, private_block, samples_U, loss, radii, self.widths
         )
 
 

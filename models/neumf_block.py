@@ -21,6 +21,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from models.losses import Loss
 from models.neumf_layers import Layers
 from models.neumf_perturbed import PerturbedPass
 from models.neumf_room import Room
@@ -42,13 +43,13 @@ def block_gradients(
     shared: Tensors,
     private_block: Tensors,
     samples_U: Sequence[Samples],
-    loss_slice: int,
+    loss: Loss,
     radii: Radii,
     widths: tuple[int, ...],
 ) -> BlockGradients:
     """Gradients of a block; ``widths`` as in ``models.neumf_layers.layer_widths``."""
     table = shared["item_gmf"]
-    pairs = distinct_pairs(samples_U, len(table), loss_slice, like=table)
+    pairs = distinct_pairs(samples_U, len(table), loss, like=table)
     parts = list(groups(pairs, GROUP_PAIRS))
     layers = Layers.pack(shared, widths)
     room = Room.like(layers, max(map(len, parts)), table.shape[1])
@@ -107,7 +108,7 @@ class _Block:
         layers.forward(room.activations[0], room.activations)
         torch.sum(room.gmf_NF * users.spread(users.gates_UF), 1, out=logits_N)
         layers.logits(room.activations, logits_N)
-        errors_N = self.pairs.errors(logits_N, group.pairs)
+        errors_N = self.pairs.errors(logits_N, group.users)
         layers.backward(room.activations, errors_N, room.deltas)
         users.collect(room, errors_N)
         return errors_N
@@ -130,11 +131,10 @@ class _Block:
         vectors = (errors_N, self.logits_3P[SHARED, group.pairs], moved_errors_N)
         own = (torch.split(vector, group.sizes) for vector in vectors)
         parts = zip(room.split(group.sizes), *own, strict=True)
-        start = group.pairs.start
         for k, (part, base_n, logits_n, errors_n) in enumerate(parts):
-            rows = slice(start, start := start + len(base_n))
+            user = group.users.start + k
             perturbed.forward(k, part, users, base_n, logits_n)
-            errors_n.copy_(self.pairs.errors(logits_n, rows))
+            errors_n.copy_(self.pairs.errors(logits_n, slice(user, user + 1)))
             perturbed.backward(part, errors_n)
         perturbed.finish(room, users, errors_N, moved_errors_N, self.h_layers)
         self.h_item_mlp_RE.index_add_(0, rows_N, room.mlp_NE)

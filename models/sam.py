@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from models.losses import sliced_bce
+from models.losses import Loss
 from models.types import Samples, Tensors
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _gradients(
     shared: Tensors,
     private: Tensors,
     samples: Samples,
-    loss_slice: int,
+    loss: Loss,
     wrt: tuple[str, ...],
 ) -> tuple[Tensor, Tensors, Tensors]:
     """Loss and gradients with respect to the blocks named in ``wrt``."""
@@ -105,11 +105,11 @@ def _gradients(
     items_S = torch.from_numpy(samples.items_S).to(like.device)
     labels_S = torch.from_numpy(samples.labels_S).to(like)
     logits_S = model.logits(leaf["shared"], leaf["private"], items_S)
-    loss = sliced_bce(logits_S, labels_S, loss_slice)
+    value = loss.of_user(logits_S, labels_S)
     wanted = [leaf[b][n] for b in wrt for n in leaf[b]]
-    flat = iter(torch.autograd.grad(loss, wanted))
+    flat = iter(torch.autograd.grad(value, wanted))
     out = {b: ({n: next(flat) for n in leaf[b]} if b in wrt else {}) for b in ("shared", "private")}
-    return loss.detach(), out["shared"], out["private"]
+    return value.detach(), out["shared"], out["private"]
 
 
 def sam_gradients(
@@ -117,27 +117,24 @@ def sam_gradients(
     shared: Tensors,
     private: Tensors,
     samples: Samples,
-    loss_slice: int,
+    loss: Loss,
     radii: Radii,
 ) -> UserGradients:
     """SAM gradients of one user by automatic differentiation.
 
-    ``private`` holds the user's model parameters only (no optimiser moments). The loss is
-    the sum over consecutive slices of ``loss_slice`` samples of the mean BCE of a slice.
+    ``private`` holds the user's model parameters only (no optimiser moments).
     """
     both = ("shared", "private")
-    loss, h_shared, h_private = _gradients(model, shared, private, samples, loss_slice, both)
-    losses = loss.new_full((3,), torch.nan)
-    losses[0] = loss
+    value, h_shared, h_private = _gradients(model, shared, private, samples, loss, both)
+    losses = value.new_full((3,), torch.nan)
+    losses[0] = value
     g_shared, g_private = h_shared, h_private
     if radii.shared > 0:
         moved = perturb(shared, g_shared, radii.shared, radii.adaptive)
-        losses[1], h_shared, _ = _gradients(model, moved, private, samples, loss_slice, ("shared",))
+        losses[1], h_shared, _ = _gradients(model, moved, private, samples, loss, ("shared",))
     if radii.private > 0:
         moved = perturb(private, g_private, radii.private, radii.adaptive)
-        losses[2], _, h_private = _gradients(
-            model, shared, moved, samples, loss_slice, ("private",)
-        )
+        losses[2], _, h_private = _gradients(model, shared, moved, samples, loss, ("private",))
     return UserGradients(h_shared, h_private, losses)
 
 
@@ -146,7 +143,7 @@ def loop_gradients(
     shared: Tensors,
     private_block: Tensors,
     samples_U: Sequence[Samples],
-    loss_slice: int,
+    loss: Loss,
     radii: Radii,
 ) -> BlockGradients:
     """The block's gradients user by user with :func:`sam_gradients`, summed in order."""
@@ -154,7 +151,7 @@ def loop_gradients(
     users = []
     for row, samples in enumerate(samples_U):
         private = {name: tensor[row] for name, tensor in private_block.items()}
-        user = sam_gradients(model, shared, private, samples, loss_slice, radii)
+        user = sam_gradients(model, shared, private, samples, loss, radii)
         for name in total:
             total[name] += user.shared[name]
         users.append(user)

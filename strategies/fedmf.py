@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from models import optim
+from models.losses import Loss
 from models.sam import Radii, sam_gradients
 from models.tables import mean_tables
 from models.types import ClientResult, CohortResult, Samples, Tensors, Update
@@ -145,9 +146,10 @@ class FedMF(RecStrategy):
     ) -> ClientResult:
         """An epoch a private step; the upload is the mean of the epochs' shared gradients."""
         total, loss = {n: torch.zeros_like(t) for n, t in shared.items()}, 0.0
+        bce = Loss(self.config.loss_slice)
         for samples in epochs:
             at = self.private_parameters(private)
-            user = sam_gradients(self.model, shared, at, samples, self.config.loss_slice, PLAIN)
+            user = sam_gradients(self.model, shared, at, samples, bce, PLAIN)
             total = {n: total[n] + user.shared[n] / len(epochs) for n in total}
             loss += float(user.losses[0]) / len(epochs)
             private = self._private_step(private, user.private)
@@ -162,9 +164,10 @@ class FedMF(RecStrategy):
     ) -> CohortResult:
         """The same for a block of users at once, by the model's block gradients."""
         by_epoch, gradients, loss = list(zip(*epochs_U, strict=True)), [], 0.0
+        bce = Loss(self.config.loss_slice)
         for samples_U in by_epoch:
             at = self.private_parameters(private_block)
-            block = self.model.block_gradients(shared, at, samples_U, self.config.loss_slice, PLAIN)
+            block = self.model.block_gradients(shared, at, samples_U, bce, PLAIN)
             gradients.append(block.shared)
             loss += float(block.losses[:, 0].sum()) / len(by_epoch)
             private_block = self._private_step(private_block, block.private)

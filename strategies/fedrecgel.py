@@ -19,12 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 import numpy as np
 from torch import Tensor
 
 from models import optim
+from models.losses import Loss, LossName
 from models.sam import Radii, sam_gradients
 from models.types import ClientResult, CohortResult, Samples, SumOfUpdates, Tensors, Update
 from strategies.base import RecStrategy, StrategyConfig
@@ -37,8 +38,12 @@ class PrivateAdamConfig(StrategyConfig):
 
     private_lr: float = 0.1
     """Learning rate of the user's own Adam, whose moments stay with the user."""
+    loss: LossName = "bce"
+    """Binary cross-entropy of single samples, or each positive against its own negatives by
+    ``bpr`` or sampled ``softmax`` (``models.losses``)."""
     loss_slice: int = 128
-    """The loss is the sum over slices of this many samples of a slice's mean BCE."""
+    """A sample weighs one over the length of its slice of so many samples: the cross-entropy is
+    the sum over slices of a slice's mean."""
     local_lr: float = 0.001
     """Learning rate of the local Adam over the shared block; for local_epochs > 1 only."""
 
@@ -46,6 +51,7 @@ class PrivateAdamConfig(StrategyConfig):
         super().__post_init__()
         self._positive("private_lr", "local_lr")
         self._at_least_one("loss_slice")
+        self._one_of("loss", get_args(LossName))
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,11 @@ class FedRecGEL(RecStrategy):
         sam: SAMConfig = self.config.sam
         return sam.radii
 
+    @property
+    def loss(self) -> Loss:
+        """What a user's samples cost."""
+        return Loss(self.config.loss_slice, self.config.loss)
+
     def init_private(self, num_items: int, rng: np.random.Generator) -> Tensors:
         """The model's private parameters and their Adam moments."""
         parameters = self.model.init_private(num_items, rng)
@@ -88,7 +99,7 @@ class FedRecGEL(RecStrategy):
         total, losses = SumOfUpdates(shared), []
         for done, samples in enumerate(epochs, start=1):
             user = self.private_parameters(private)
-            h = sam_gradients(self.model, theta, user, samples, self.config.loss_slice, self.radii)
+            h = sam_gradients(self.model, theta, user, samples, self.loss, self.radii)
             private = self._private_step(private, h.private)
             total.add(Update(h.shared, 1.0))
             losses.append(h.losses)
@@ -112,7 +123,7 @@ class FedRecGEL(RecStrategy):
             [epochs[0] for epochs in epochs_U],
             self.private_parameters(private_block),
         )
-        h = self.model.block_gradients(shared, users, samples_U, self.config.loss_slice, self.radii)
+        h = self.model.block_gradients(shared, users, samples_U, self.loss, self.radii)
         private = self._private_step(private_block, h.private)
         metrics = self._metrics(h.losses.sum(0), samples_U)
         return CohortResult(Update(h.shared, float(len(samples_U))), private, metrics)

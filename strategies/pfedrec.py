@@ -19,6 +19,7 @@ from torch import Tensor
 from models import optim
 from models.alternating_sgd import AlternatingRates, alternating_sgd
 from models.linear import BIAS, ITEM, WEIGHT, LinearScoring, own_rows, score_rows
+from models.losses import Loss
 from models.mini_batches import mini_batches
 from models.sam import Radii, sam_gradients
 from models.types import ClientResult, CohortResult, History, IntArray, Samples, Tensors, Update
@@ -91,9 +92,9 @@ class PFedRec(RecStrategy):
         rates = self.config.rates(len(shared[ITEM]))
         batches = mini_batches(epochs, self.config.batch_size)
         for batch in batches:
-            first = sam_gradients(self.model, local, scorer, batch, len(batch), PLAIN)
+            first = sam_gradients(self.model, local, scorer, batch, Loss(len(batch)), PLAIN)
             scorer = optim.step("sgd", scorer, first.private, {}, rates.scorer)[0]
-            second = sam_gradients(self.model, local, scorer, batch, len(batch), PLAIN)
+            second = sam_gradients(self.model, local, scorer, batch, Loss(len(batch)), PLAIN)
             local = optim.step("sgd", local, second.shared, {}, rates.items)[0]
             loss += float(first.losses[0]) / len(batches)
         moved = {ITEM: local[ITEM] - shared[ITEM]}

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
 import torch
+from ranking_bias import comparable
 
 from models import neumf_block
+from models.losses import Loss, LossName
 from models.neumf import NeuMF
-from models.pairs import distinct_pairs, groups
+from models.pairs import WeightedPairs, distinct_pairs, groups
 from models.sam import BlockGradients, Radii, loop_gradients
 from models.types import Samples, Tensors
 from strategies.fedrecgel import FedRecGEL, FedRecGELConfig
@@ -21,6 +24,7 @@ NUM_ITEMS = 50
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 """The contract between engines: of each tensor's norm. Rounding alone stays 20 times below."""
 RADII = [Radii(), Radii(shared=0.3), Radii(private=0.2), Radii(0.3, 0.2)]
+LOSSES = get_args(LossName)
 POSITIVES = (3, 0, 1, 60, 12, 30)
 """Of each user: one without samples, one with several slices, most with repeated items."""
 
@@ -67,33 +71,48 @@ def _agree(actual: BlockGradients, expected: BlockGradients, tolerance: float) -
 @pytest.mark.parametrize("radii", RADII, ids=str)
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("mlp_layers", [1, 3])
-def test_block_equals_loop(mlp_layers: int, dtype: torch.dtype, radii: Radii) -> None:
-    model = NeuMF(8, mlp_layers)
+@pytest.mark.parametrize("name", LOSSES)
+def test_block_equals_loop(
+    name: LossName, mlp_layers: int, dtype: torch.dtype, radii: Radii
+) -> None:
+    model, loss = NeuMF(8, mlp_layers), Loss(128, name)
     shared, private, samples = _block(model, dtype)
     assert any(len(np.unique(s.items_S)) < len(s) for s in samples)
-    expected = loop_gradients(model, shared, private, samples, 128, radii)
-    block = model.block_gradients(shared, private, samples, 128, radii)
-    _agree(block, expected, TOLERANCE[dtype])
+    loop, block = (
+        replace(out, shared=comparable(out.shared, loss, samples, TOLERANCE[dtype]))
+        for out in (
+            loop_gradients(model, shared, private, samples, loss, radii),
+            model.block_gradients(shared, private, samples, loss, radii),
+        )
+    )
+    _agree(block, loop, TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("radii", RADII, ids=str)
 @pytest.mark.parametrize("max_pairs", [1, 40, 10**6])
+@pytest.mark.parametrize("name", LOSSES)
 def test_grouping_does_not_matter(
-    monkeypatch: pytest.MonkeyPatch, max_pairs: int, radii: Radii
+    monkeypatch: pytest.MonkeyPatch, name: LossName, max_pairs: int, radii: Radii
 ) -> None:
     monkeypatch.setattr(neumf_block, "GROUP_PAIRS", max_pairs)
-    model = NeuMF(4)
+    model, loss = NeuMF(4), Loss(16, name)
     shared, private, samples = _block(model, torch.float64)
-    expected = loop_gradients(model, shared, private, samples, 16, radii)
-    _agree(model.block_gradients(shared, private, samples, 16, radii), expected, 1e-10)
+    loop, block = (
+        replace(out, shared=comparable(out.shared, loss, samples, 1e-10))
+        for out in (
+            loop_gradients(model, shared, private, samples, loss, radii),
+            model.block_gradients(shared, private, samples, loss, radii),
+        )
+    )
+    _agree(block, loop, 1e-10)
 
 
 def test_full_width_in_float32() -> None:
     model = NeuMF()
     shared, private, samples = _block(model, torch.float32, positives=(40, 25))
     radii = Radii(0.02, 0.02)
-    expected = loop_gradients(model, shared, private, samples, 128, radii)
-    _agree(model.block_gradients(shared, private, samples, 128, radii), expected, 1e-5)
+    expected = loop_gradients(model, shared, private, samples, Loss(128), radii)
+    _agree(model.block_gradients(shared, private, samples, Loss(128), radii), expected, 1e-5)
 
 
 @pytest.mark.parametrize("radii", RADII, ids=str)
@@ -108,7 +127,7 @@ def test_zero_gradient(radii: Radii) -> None:
         {n: torch.zeros_like(t) for n, t in part.items()} for part in (shared, private)
     )
     samples = [Samples(np.array([4, 9]), np.array([1, 0], dtype=np.float32))]
-    out = model.block_gradients(shared, private, samples, 128, radii)
+    out = model.block_gradients(shared, private, samples, Loss(128), radii)
     assert not any(t.any() for part in (out.shared, out.private) for t in part.values())
     losses = out.losses[0][~out.losses[0].isnan()]
     torch.testing.assert_close(losses, torch.full_like(losses, np.log(2)))
@@ -119,8 +138,10 @@ def test_saturated_scores() -> None:
     model = NeuMF(4)
     shared, private, samples = _block(model, torch.float64, positives=(9,))
     shared["out_b"] += 60
-    expected = loop_gradients(model, shared, private, samples, 128, Radii(0.1, 0.1))
-    _agree(model.block_gradients(shared, private, samples, 128, Radii(0.1, 0.1)), expected, 1e-10)
+    expected = loop_gradients(model, shared, private, samples, Loss(128), Radii(0.1, 0.1))
+    _agree(
+        model.block_gradients(shared, private, samples, Loss(128), Radii(0.1, 0.1)), expected, 1e-10
+    )
 
 
 def test_same_bytes_again_and_inputs_untouched() -> None:
@@ -128,7 +149,8 @@ def test_same_bytes_again_and_inputs_untouched() -> None:
     shared, private, samples = _block(model, torch.float32)
     before = {n: t.clone() for n, t in {**shared, **private}.items()}
     first, again = (
-        model.block_gradients(shared, private, samples, 128, Radii(0.1, 0.1)) for _ in range(2)
+        model.block_gradients(shared, private, samples, Loss(128), Radii(0.1, 0.1))
+        for _ in range(2)
     )
     assert all(torch.equal(first.shared[n], again.shared[n]) for n in first.shared)
     assert all(torch.equal(first.private[n], again.private[n]) for n in first.private)
@@ -139,7 +161,7 @@ def test_rows_of_other_items_stay_zero() -> None:
     model = NeuMF(4)
     shared, private, samples = _block(model, torch.float32, positives=(2, 1))
     touched = np.unique(np.concatenate([s.items_S for s in samples]))
-    out = model.block_gradients(shared, private, samples, 128, Radii(0.1, 0.1))
+    out = model.block_gradients(shared, private, samples, Loss(128), Radii(0.1, 0.1))
     assert all(out.shared[n].is_sparse for n in model.item_tables)
     tables = {n: out.shared[n].to_dense() for n in model.item_tables}
     rows = {n: t.any(1).nonzero().flatten().numpy() for n, t in tables.items()}
@@ -156,10 +178,10 @@ def test_tables_of_a_large_catalogue_are_sparse_and_the_same(radii: Radii) -> No
     more = {n: torch.from_numpy(rng.normal(0, 0.2, (450, t.shape[1]))) for n, t in small.items()
             if n in model.item_tables}  # fmt: skip
     shared = {n: torch.cat([t, more[n]]) if n in more else t for n, t in small.items()}
-    block = model.block_gradients(shared, private, samples, 16, radii)
+    block = model.block_gradients(shared, private, samples, Loss(16), radii)
     assert all(block.shared[n].is_sparse for n in model.item_tables)
     dense = {n: t.to_dense() for n, t in block.shared.items()}
-    expected = loop_gradients(model, shared, private, samples, 16, radii)
+    expected = loop_gradients(model, shared, private, samples, Loss(16), radii)
     _agree(replace(block, shared=dense), expected, 1e-10)
 
 
@@ -169,14 +191,15 @@ def test_items_outside_the_catalogue_are_refused() -> None:
     for item in (-1, NUM_ITEMS):
         bad = [Samples(np.array([item]), np.array([1], dtype=np.float32))]
         with pytest.raises(ValueError, match=r"item indices must lie in 0\.\.49"):
-            model.block_gradients(shared, private, bad, 128, Radii())
+            model.block_gradients(shared, private, bad, Loss(128), Radii())
 
 
 def test_pairs_carry_the_weights_of_their_samples() -> None:
     """Slices of 2: weights 1/2, 1/2, 1. Item 3 is drawn as positive, then twice as negative."""
     samples = Samples(np.array([3, 3, 3]), np.array([1, 0, 0], dtype=np.float32))
     other = Samples(np.array([5, 3]), np.array([0, 1], dtype=np.float32))
-    pairs = distinct_pairs([samples, other], 9, 2, torch.zeros(1, dtype=torch.float64))
+    pairs = distinct_pairs([samples, other], 9, Loss(2), torch.zeros(1, dtype=torch.float64))
+    assert isinstance(pairs, WeightedPairs)
     assert pairs.bounds == [0, 1, 3]
     assert pairs.items_R.tolist() == [3, 5]
     assert pairs.rows_P.tolist() == [0, 0, 1]
@@ -193,14 +216,14 @@ def test_both_sums_of_item_gmf(
     monkeypatch.setattr(neumf_block, "DENSE_CELLS", dense_cells)
     model = NeuMF(4)
     shared, private, samples = _block(model, torch.float64)
-    expected = loop_gradients(model, shared, private, samples, 16, radii)
-    _agree(model.block_gradients(shared, private, samples, 16, radii), expected, 1e-10)
+    expected = loop_gradients(model, shared, private, samples, Loss(16), radii)
+    _agree(model.block_gradients(shared, private, samples, Loss(16), radii), expected, 1e-10)
 
 
 def test_groups_keep_users_whole() -> None:
     rng = np.random.default_rng(0)
     samples = [_samples(rng, n) for n in POSITIVES]
-    pairs = distinct_pairs(samples, NUM_ITEMS, 128, torch.zeros(1))
+    pairs = distinct_pairs(samples, NUM_ITEMS, Loss(), torch.zeros(1))
     parts = list(groups(pairs, 30))
     assert [p.users.start for p in parts] + [len(POSITIVES)] == [0] + [p.users.stop for p in parts]
     for part in parts:

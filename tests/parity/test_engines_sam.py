@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
 import torch
+from ranking_bias import comparable
 
 from models.base import ScoringModel
 from models.linear import LinearScoring
+from models.losses import Loss, LossName
 from models.mf import MatrixFactorisation
 from models.neumf import NeuMF
 from models.sam import Radii, loop_gradients
@@ -56,15 +59,23 @@ def close(got: Tensors, expected: Tensors, tolerance: float) -> None:
 @pytest.mark.parametrize("radii", RADII, ids=str)
 @pytest.mark.parametrize("adaptive", [False, True], ids=["plain", "adaptive"])
 @pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS, ids=["float32", "float64"])
+@pytest.mark.parametrize("loss_name", get_args(LossName))
 @pytest.mark.parametrize("name", MODELS)
 def test_block_gradients_equal_the_loop(
-    name: str, dtype: torch.dtype, tolerance: float, adaptive: bool, radii: Radii, num_items: int
+    name: str,
+    loss_name: LossName,
+    dtype: torch.dtype,
+    tolerance: float,
+    adaptive: bool,
+    radii: Radii,
+    num_items: int,
 ) -> None:
-    model, radii = MODELS[name], replace(radii, adaptive=adaptive)
+    model, radii, loss = MODELS[name], replace(radii, adaptive=adaptive), Loss(16, loss_name)
     shared, block, samples = problem(model, num_items, dtype)
-    got = model.block_gradients(shared, block, samples, 16, radii)
-    expected = loop_gradients(model, shared, block, samples, 16, radii)
-    close(got.shared, expected.shared, tolerance)
+    got = model.block_gradients(shared, block, samples, loss, radii)
+    expected = loop_gradients(model, shared, block, samples, loss, radii)
+    ours, theirs = (comparable(out.shared, loss, samples, tolerance) for out in (got, expected))
+    close(ours, theirs, tolerance)
     close(got.private, expected.private, tolerance)
     torch.testing.assert_close(
         got.losses, expected.losses, rtol=tolerance, atol=tolerance, equal_nan=True
@@ -76,7 +87,7 @@ def test_adaptation_changes_every_gradient(name: str) -> None:
     model = MODELS[name]
     shared, block, samples = problem(model, 23, torch.float64)
     plain, adaptive = (
-        model.block_gradients(shared, block, samples, 16, Radii(0.3, 0.2, on))
+        model.block_gradients(shared, block, samples, Loss(16), Radii(0.3, 0.2, on))
         for on in (False, True)
     )
     for got, other in ((plain.shared, adaptive.shared), (plain.private, adaptive.private)):
@@ -87,12 +98,13 @@ def test_adaptation_changes_every_gradient(name: str) -> None:
 
 @pytest.mark.parametrize("local_epochs", [1, 2])
 @pytest.mark.parametrize("adaptive", [False, True], ids=["plain", "adaptive"])
+@pytest.mark.parametrize("loss_name", get_args(LossName))
 @pytest.mark.parametrize("name", MODELS)
 def test_cohort_update_is_the_sum_of_client_updates(
-    name: str, adaptive: bool, local_epochs: int
+    name: str, loss_name: LossName, adaptive: bool, local_epochs: int
 ) -> None:
     sam = SAMConfig(0.3, 0.2, adaptive)
-    config = FedRecGELConfig(sam=sam, loss_slice=16, local_epochs=local_epochs)
+    config = FedRecGELConfig(sam=sam, loss=loss_name, loss_slice=16, local_epochs=local_epochs)
     strategy: RecStrategy = FedRecGEL(config, MODELS[name])
     shared, block, samples = problem(MODELS[name], 23, torch.float64)
     rngs = [np.random.default_rng(u) for u in range(len(samples))]
@@ -106,5 +118,9 @@ def test_cohort_update_is_the_sum_of_client_updates(
         result = strategy.client_update(shared, row, epochs, rngs[u])
         total.add(result.update)
         private.append(dict(result.private))
-    close(cohort.update.tensors, total.result().tensors, 1e-10)
+    ours, theirs = (
+        comparable(update.tensors, Loss(16, loss_name), samples, 1e-10)
+        for update in (cohort.update, total.result())
+    )
+    close(ours, theirs, 1e-10)
     close(cohort.private, {n: torch.stack([row[n] for row in private]) for n in block}, 1e-10)

@@ -17,6 +17,7 @@ from client_app.device import DeviceError, device_of, moved, on_cpu
 from client_app.engine import draw_epochs
 from conf.compose import compose, options
 from conf.tree import ConfigError
+from models.losses import Loss
 from models.mf import MatrixFactorisation
 from models.neumf import NeuMF
 from models.rng import Role, derive_rng
@@ -164,7 +165,7 @@ def test_the_readable_loop_as_well(
     samples = [e[0] for e in draw_epochs(made, dataset, cfg, np.arange(3), 1)]
     shared, private = parameters(model, 3)
     with elsewhere(monkeypatch):
-        found = loop_gradients(model, shared, private, samples, 8, Radii(0.1, 0.1))
+        found = loop_gradients(model, shared, private, samples, Loss(8), Radii(0.1, 0.1))
     assert found.losses.device.type == "cpu"
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from models.losses import Loss
 from models.mf import ITEM, USER, MatrixFactorisation
 from models.neumf import NeuMF
 from models.rng import Role, derive_rng
@@ -143,7 +144,7 @@ def test_full_batches_and_equal_users_are_gradient_descent() -> None:
         shared_of(), summed([train(fedavg, u, e) for u, e in enumerate(epochs)]), {}
     )
     users = {USER: torch.stack([private_of(u)[USER] for u in range(3)])}
-    gradients = MODEL.block_gradients(shared_of(), users, epochs, 1000, Radii())
+    gradients = MODEL.block_gradients(shared_of(), users, epochs, Loss(1000), Radii())
     close(moved[ITEM], shared_of()[ITEM] - 0.7 * gradients.shared[ITEM] / 3)
 
 

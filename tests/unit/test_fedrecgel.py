@@ -285,6 +285,12 @@ def test_settings_out_of_range_are_refused(setting: str, value: Any) -> None:
         FedRecGEL.Config(**{setting: value})
 
 
+@pytest.mark.parametrize("strategy", [FedRecGEL, FedNCF])
+def test_an_unknown_loss_is_refused(strategy: type[FedRecGEL]) -> None:
+    with pytest.raises(ValueError, match="loss must be one of bce, bpr, softmax, got 'hinge'"):
+        strategy.Config(loss="hinge")  # type: ignore[call-arg]
+
+
 def test_fedncf_has_no_radii() -> None:
     with pytest.raises(TypeError, match="sam"):
         PrivateAdamConfig(sam=SAMConfig())  # type: ignore[call-arg]

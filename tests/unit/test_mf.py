@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from models.losses import Loss
 from models.mf import ITEM, USER, MatrixFactorisation
 from models.sam import BlockGradients, Radii, loop_gradients
 from models.types import Samples, Tensors
@@ -53,7 +54,7 @@ def test_block_gradients_equal_the_loop(
 ) -> None:
     """More samples than items: items repeat within a user, with both labels."""
     shared, users, ragged = block(dtype, (60, 1, 13, 5))
-    arguments = (shared, users, ragged, loss_slice, radii)
+    arguments = (shared, users, ragged, Loss(loss_slice), radii)
     loop = loop_gradients(MODEL, *arguments)
     assert_equal_gradients(MODEL.block_gradients(*arguments), loop, tolerance)
 
@@ -63,11 +64,11 @@ def test_users_and_items_at_zero(radii: Radii) -> None:
     """At a zero norm nothing is perturbed; no division by zero."""
     shared, users, ragged = block(torch.float64, (9, 9, 9))
     users[USER][1] = 0
-    arguments = (shared, users, ragged, 4, radii)
+    arguments = (shared, users, ragged, Loss(4), radii)
     got = MODEL.block_gradients(*arguments)
     assert_equal_gradients(got, loop_gradients(MODEL, *arguments), 1e-10)
     nothing = ({ITEM: torch.zeros_like(shared[ITEM])}, {USER: torch.zeros_like(users[USER])})
-    saddle = MODEL.block_gradients(*nothing, ragged, 4, radii)
+    saddle = MODEL.block_gradients(*nothing, ragged, Loss(4), radii)
     assert not saddle.shared[ITEM].any()
     assert not saddle.private[USER].any()
 
@@ -82,7 +83,7 @@ def test_sam_by_hand() -> None:
     model = MatrixFactorisation(factors=1)
     shared, users = {ITEM: torch.tensor([[1.0]]).double()}, {USER: torch.tensor([[2.0]]).double()}
     one = [Samples(np.array([0]), np.array([1], dtype=np.float32))]
-    got = model.block_gradients(shared, users, one, 128, Radii(0.5, 0.5))
+    got = model.block_gradients(shared, users, one, Loss(128), Radii(0.5, 0.5))
 
     def sigma(score: float) -> float:
         return 1 / (1 + math.exp(-score))
@@ -98,7 +99,7 @@ def test_far_scores_keep_their_gradient() -> None:
     """A score of 60 has σ = 1 in float32, yet a positive there still has error -e^-60."""
     shared, users = {ITEM: torch.tensor([[60.0]])}, {USER: torch.tensor([[1.0]])}
     one = [Samples(np.array([0]), np.array([1], dtype=np.float32))]
-    got = MatrixFactorisation(factors=1).block_gradients(shared, users, one, 128, Radii())
+    got = MatrixFactorisation(factors=1).block_gradients(shared, users, one, Loss(128), Radii())
     assert got.shared[ITEM].item() == pytest.approx(-math.exp(-60), rel=1e-5)
 
 

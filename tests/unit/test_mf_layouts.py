@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models import mf_block
+from models.losses import Loss
 from models.mf import ITEM, USER, MatrixFactorisation
 from models.mf_block import sam_block
 from models.mf_layouts import Layout, dense_cells, layout_of, sparse_rows
@@ -70,9 +71,9 @@ def test_equals_the_loop(
 ) -> None:
     items, users = tensors(num_items, 5, dtype)
     samples_U = ragged([60, 1, 0, 130, 5], num_items)
-    got = sam_block(items, users, samples_U, 16, radii, build)
+    got = sam_block(items, users, samples_U, Loss(16), radii, build)
     loop = loop_gradients(
-        MatrixFactorisation(factors=3), {ITEM: items}, {USER: users}, samples_U, 16, radii
+        MatrixFactorisation(factors=3), {ITEM: items}, {USER: users}, samples_U, Loss(16), radii
     )
     for ours, theirs in zip(got, (loop.shared[ITEM], loop.private[USER], loop.losses), strict=True):
         torch.testing.assert_close(
@@ -90,7 +91,9 @@ def test_equals_the_loop(
 def test_layouts_agree(lengths: list[int], num_items: int, radii: Radii, seed: int) -> None:
     items, users = tensors(num_items, len(lengths), torch.float64)
     samples_U = ragged(lengths, num_items, seed)
-    dense, sparse = (sam_block(items, users, samples_U, 7, radii, b) for b in LAYOUTS.values())
+    dense, sparse = (
+        sam_block(items, users, samples_U, Loss(7), radii, b) for b in LAYOUTS.values()
+    )
     for one, other in zip(dense, sparse, strict=True):
         torch.testing.assert_close(
             one.to_dense(), other.to_dense(), rtol=1e-10, atol=1e-10, equal_nan=True
@@ -107,7 +110,7 @@ def test_layout_is_chosen_by_size() -> None:
 
 def test_a_large_catalogue_has_a_sparse_gradient() -> None:
     items, users = tensors(3000, 2, torch.float64)
-    shared, _, _ = sam_block(items, users, ragged([50, 50], 3000), 128, Radii())
+    shared, _, _ = sam_block(items, users, ragged([50, 50], 3000), Loss(128), Radii())
     assert shared.is_sparse
 
 
@@ -117,8 +120,8 @@ def test_parts_add_up(monkeypatch: pytest.MonkeyPatch, num_items: int, limit: in
     """A block worked on in parts, of which some hold one user larger than the limit."""
     items, users = tensors(num_items, 5, torch.float64)
     samples_U = ragged([60, 1, 13, 5, 20], num_items)
-    whole = sam_block(items, users, samples_U, 16, Radii(0.3, 0.2))
+    whole = sam_block(items, users, samples_U, Loss(16), Radii(0.3, 0.2))
     monkeypatch.setattr(mf_block, "MAX_SAMPLES", limit)
-    parts = sam_block(items, users, samples_U, 16, Radii(0.3, 0.2))
+    parts = sam_block(items, users, samples_U, Loss(16), Radii(0.3, 0.2))
     for one, other in zip(whole, parts, strict=True):
         torch.testing.assert_close(one.to_dense(), other.to_dense(), rtol=1e-12, atol=1e-12)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from models.base import ScoringModel
-from models.losses import sample_weights, sliced_bce
+from models.losses import Loss, sample_weights, sliced_bce
 from models.sam import Radii, UserGradients, global_norm, loop_gradients, perturb, sam_gradients
 from models.types import IntArray, Samples, Tensors
 
@@ -49,7 +49,7 @@ class Product(ScoringModel):
 def _gradients(a: list[float], b: float, radii: Radii) -> UserGradients:
     shared = {"a": torch.tensor(a, dtype=torch.float64)}
     private = {"b": torch.tensor(b, dtype=torch.float64)}
-    return sam_gradients(Product(), shared, private, TWO, 128, radii)
+    return sam_gradients(Product(), shared, private, TWO, Loss(128), radii)
 
 
 def _vector(*values: float) -> Tensor:
@@ -119,10 +119,10 @@ def test_loop_sums_shared_and_stacks_private() -> None:
     block = {"b": torch.stack([user["b"] for user in users])}
     one_slice = Samples(np.array([1, 1, 0]), np.array([1, 0, 0], dtype=np.float32))
     each = [
-        sam_gradients(Product(), shared, user, samples, 2, Radii(0.1, 0.2))
+        sam_gradients(Product(), shared, user, samples, Loss(2), Radii(0.1, 0.2))
         for user, samples in zip(users, (TWO, one_slice), strict=True)
     ]
-    both = loop_gradients(Product(), shared, block, [TWO, one_slice], 2, Radii(0.1, 0.2))
+    both = loop_gradients(Product(), shared, block, [TWO, one_slice], Loss(2), Radii(0.1, 0.2))
     assert torch.equal(both.shared["a"], each[0].shared["a"] + each[1].shared["a"])
     assert torch.equal(both.private["b"], torch.stack([user.private["b"] for user in each]))
     assert torch.equal(both.losses, torch.stack([user.losses for user in each]))
@@ -147,7 +147,7 @@ def test_no_samples_no_loss() -> None:
     assert sliced_bce(logits, torch.zeros(0), 128) == 0
     empty = Samples(np.array([], dtype=np.int64), np.array([], dtype=np.float32))
     shared, private = {"a": torch.ones(2)}, {"b": torch.ones(())}
-    out = sam_gradients(Product(), shared, private, empty, 128, Radii(0.1, 0.1))
+    out = sam_gradients(Product(), shared, private, empty, Loss(128), Radii(0.1, 0.1))
     assert torch.equal(out.shared["a"], torch.zeros(2))
     assert out.private["b"] == 0
     assert torch.equal(out.losses, torch.zeros(3))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from models import mf_block, sam
+from models.losses import Loss
 from models.mf import ITEM, USER, MatrixFactorisation
 from models.mf_layouts import dense_cells, sparse_rows
 from models.reduce_samples import flatten_samples
@@ -63,10 +64,10 @@ def test_gradients_by_hand(kernel: bool) -> None:
     shared, private = {ITEM: _vector(1.99)[:, None]}, {USER: _vector(1.0)}
     if kernel:
         block = {USER: private[USER][None]}
-        out = model.block_gradients(shared, block, [ONE_POSITIVE], 128, radii)
+        out = model.block_gradients(shared, block, [ONE_POSITIVE], Loss(128), radii)
         got = (out.shared[ITEM].to_dense()[0, 0], out.private[USER][0, 0], *out.losses[0])
     else:
-        user = sam_gradients(model, shared, private, ONE_POSITIVE, 128, radii)
+        user = sam_gradients(model, shared, private, ONE_POSITIVE, Loss(128), radii)
         got = (user.shared[ITEM][0, 0], user.private[USER][0], *user.losses)
     moved = 1.99 * 0.495
     expected = [_sigmoid(0.99) - 1, (_sigmoid(moved) - 1) * 1.99]
@@ -97,7 +98,7 @@ def test_loss_at_the_perturbed_point_does_not_depend_on_the_scale(
 
     def losses(scale: float, radii: Radii) -> Tensor:
         shared, block, samples = _problem(scale)
-        return model.block_gradients(shared, block, samples, 8, radii).losses
+        return model.block_gradients(shared, block, samples, Loss(8), radii).losses
 
     adaptive, plain = Radii(0.4, 0.4, adaptive=True), Radii(0.4, 0.4)
     torch.testing.assert_close(losses(8.0, adaptive), losses(1.0, adaptive), rtol=RTOL, atol=0)
@@ -110,7 +111,7 @@ def test_entries_of_one_size_are_perturbed_as_without_adaptation() -> None:
     shared, block = ({n: 0.99 * t.sign() for n, t in part.items()} for part in (shared, block))
     model = MatrixFactorisation(factors=4)
     got, expected = (
-        model.block_gradients(shared, block, samples, 8, Radii(0.3, 0.2, adaptive))
+        model.block_gradients(shared, block, samples, Loss(8), Radii(0.3, 0.2, adaptive))
         for adaptive in (True, False)
     )
     torch.testing.assert_close(got.losses, expected.losses, rtol=RTOL, atol=0)
@@ -132,7 +133,7 @@ def test_a_switched_off_perturbation_stays_off() -> None:
     shared, block, samples = _problem()
     model = MatrixFactorisation(factors=4)
     got, expected = (
-        model.block_gradients(shared, block, samples, 8, Radii(adaptive=adaptive))
+        model.block_gradients(shared, block, samples, Loss(8), Radii(adaptive=adaptive))
         for adaptive in (True, False)
     )
     assert torch.equal(got.shared[ITEM].to_dense(), expected.shared[ITEM].to_dense())
