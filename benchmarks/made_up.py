@@ -16,7 +16,7 @@ import torch
 from client_app.data import Dataset
 from client_app.engine import draw_epochs
 from client_app.private_rows import RowBlock, RowLayout
-from client_app.private_state import PrivateState
+from client_app.private_state import Known, PrivateState
 from conf.compose import compose
 from conf.tree import Config
 from models.rng import Role, derive_rng
@@ -46,7 +46,7 @@ class HeldState(PrivateState):
     def __init__(self, layout: RowLayout, rows_UP: RowBlock) -> None:
         self.layout, self.rows_UP = layout, rows_UP
 
-    def rows(self, users: IntArray, as_of_round: int) -> RowBlock:
+    def rows(self, users: IntArray, as_of_round: int, known: Known | None = None) -> RowBlock:
         """Rows of users (U, P), the same for any round."""
         return self.rows_UP[users]
 

@@ -37,6 +37,7 @@ class Role(IntEnum):
     COLD_START = 10
     SERVER = 11
     REFERENCE = 12
+    SEARCH = 13
 
 
 def derive_rng(seed: int, role: Role, *indices: int) -> np.random.Generator:
