@@ -19,7 +19,7 @@ from server_app.errors import RoundError
 from server_app.grid import LocalGrid
 from server_app.references.base import UnavailableError
 from server_app.references.rows import ReferenceRow
-from server_app.results import load_result
+from server_app.results import RunResult, load_result
 
 ROUNDS = "evaluation.every=10"
 """Rounds are compared every tenth round everywhere, the paper's experiments included."""
@@ -49,7 +49,11 @@ class DataSource:
         known = experiment in options("experiment")
         words = [f"experiment={experiment}"] if known else [f"protocol={protocol}"]
         words += [] if known else [f"dataset={self.name}"]
-        return words if self.path is None else [*words, f"dataset.path={self.path}"]
+        return [*words, *self.path_override()]
+
+    def path_override(self) -> list[str]:
+        """Where the file is, for data sets that come from one."""
+        return [] if self.path is None else [f"dataset.path={self.path}"]
 
 
 @dataclass(frozen=True)
@@ -61,17 +65,25 @@ class RunCell:
     seed: int
     root: Path
     strategy: str
+    experiment: str | None = None
+    """A preset of ``conf/experiment`` that says all the rest, in place of the usual rounds."""
 
     @property
     def label(self) -> str:
         """Name of the run."""
-        return f"{self.source.name}-{self.protocol}-{self.strategy}-s{self.seed}"
+        setting = self.experiment or f"{self.source.name}-{self.protocol}"
+        return f"{setting}-{self.strategy}-s{self.seed}"
 
     def config(self) -> Config:
         """The run's configuration."""
-        words = [*self.source.overrides(self.protocol), f"strategy={self.strategy}", ROUNDS]
+        words = [*self._setting(), f"strategy={self.strategy}"]
         words += [f"seed={self.seed}", f"name={self.label}", f"output={self.root.resolve()}"]
         return compose([*words, "federation.grid=local"])
+
+    def _setting(self) -> list[str]:
+        if self.experiment is None:
+            return [*self.source.overrides(self.protocol), ROUNDS]
+        return [f"experiment={self.experiment}", *self.source.path_override()]
 
     @property
     def folder(self) -> Path:
@@ -132,7 +144,11 @@ class RunCell:
 
     def metrics(self) -> dict[str, float]:
         """Metrics of the selected round."""
-        return load_result(self.folder).metrics
+        return self.result().metrics
+
+    def result(self) -> RunResult:
+        """All that the run says."""
+        return load_result(self.folder)
 
 
 @dataclass(frozen=True)
@@ -185,11 +201,14 @@ class ReferenceCell:
     protocol: str
     seed: int
     root: Path
+    given: Settings | None = None
+    """The methods and settings, where they were chosen elsewhere."""
 
     @property
     def label(self) -> str:
         """Name of its file."""
-        return f"{self.source.name}-{self.protocol}-references-s{self.seed}"
+        kind = "references" if self.given is None else "given-references"
+        return f"{self.source.name}-{self.protocol}-{kind}-s{self.seed}"
 
     @property
     def path(self) -> Path:
@@ -198,7 +217,7 @@ class ReferenceCell:
 
     def make(self) -> None:
         """Fit and rank what can be fitted here."""
-        settings = SettingsCell(self.source, self.root).settings()
+        settings = self.given or SettingsCell(self.source, self.root).settings()
         cfg = compose([*self.source.overrides(self.protocol), f"seed={self.seed}", ROUNDS])
         made_of = {"config": to_json(cfg), "settings": settings}
         if self.path.is_file() and _read(self.path)["made_of"] == made_of:

@@ -78,7 +78,8 @@ class EASE(Reference[EASEConfig]):
         """B (I, I) with a zero diagonal, computed in place of the Gram matrix."""
         gram_II = _gram(once_UI)
         gram_II[np.diag_indices_from(gram_II)] += self.config.l2
-        inverse_II = _inverted(gram_II)
+        # The same symmetric matrix, row by row in memory: a sparse product copies any other.
+        inverse_II = _inverted(gram_II).T
         inverse_II /= -np.diag(inverse_II).copy()
         np.fill_diagonal(inverse_II, 0.0)
         return inverse_II

@@ -68,7 +68,7 @@ def test_an_unknown_option_lists_the_options(group: str) -> None:
         ("federation.rounds=???", "Missing mandatory value: rounds"),
         ("dataset=[1,2]", "dataset=[1,2] does not exist; choose one of "),
         ("federation=3", "federation=3 does not exist; choose one of "),
-        ("experiment=nix", "experiment=nix does not exist; choose one of paper_"),
+        ("experiment=nix", "experiment=nix does not exist; choose one of best_"),
         ("strategy", "cannot read the override 'strategy'; write key=value"),
         ("~federation.rounds", "cannot be removed; write federation.rounds=value"),
         ("~federation.rounds=100", "cannot be removed; write federation.rounds=value"),
