@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from conf.compose import compose, options
-from conf.tree import from_json, ranks_each_in_full, remarks, to_json
+from conf.tree import ConfigError, from_json, ranks_each_in_full, remarks, to_json
 
 RADII = {
     "paper_filmtrust": ("filmtrust", 0.02, 0.02),
@@ -21,7 +21,7 @@ PATH = "dataset.path=/data/file"
 def test_every_experiment_is_covered() -> None:
     # Presets, best_*, have tests/contract/test_best_presets.py.
     others = [name for name in options("experiment") if not name.startswith("best_")]
-    assert others == sorted([*RADII, "paper_pfedrec"])
+    assert others == sorted([*RADII, "paper_pfedrec", "warm_ml_100k"])
 
 
 @pytest.mark.parametrize("experiment", sorted(RADII))
@@ -67,6 +67,26 @@ def test_pfedrecs_setting() -> None:
     assert leaky.protocol.negatives == "exclude_heldout"
     honest = compose(["experiment=paper_pfedrec", "protocol.negatives=honest"])
     assert honest.protocol == replace(compose(["protocol=strict"]).protocol, ties="first_line")
+
+
+def test_the_warm_start_suits_any_strategy_that_steps_along_gradients() -> None:
+    """Its own settings reach FedRecGEL and, without perturbation, FedNCF."""
+    warm = compose(["experiment=warm_ml_100k"])
+    assert (warm.strategy_name, warm.model_name, warm.protocol.name) == (
+        "fedrecgel",
+        "mf",
+        "strict",
+    )
+    assert (warm.init.strategy, warm.init.users, warm.init.gain) == ("fedspectral", "solved", 2.0)
+    assert (warm.strategy.sam.rho_shared, warm.strategy.sam.rho_private) == (0.0, 0.1)
+    plain = compose(["experiment=warm_ml_100k", "strategy=fedncf"])
+    assert plain.init == warm.init
+    for key in ("loss", "num_negatives", "private_lr", "server_lr"):
+        assert getattr(plain.strategy, key) == getattr(warm.strategy, key)
+    other = compose(["experiment=warm_ml_100k", "strategy=fedmf"])
+    assert other.strategy == compose(["strategy=fedmf"]).strategy
+    with pytest.raises(ConfigError, match="fedease makes users of their items by itself"):
+        compose(["experiment=warm_ml_100k", "strategy=fedease"])
 
 
 def test_tensors_of_a_round_are_ranked_with_in_that_round() -> None:
