@@ -113,7 +113,7 @@ def test_rows_ratio_and_costs_by_hand(tmp_path: Path) -> None:
     ]
     rows = [line for line in lines if line.startswith("| ")]
     assert rows[1] == "| ml_100k | 10 × 20 | `fedease` | 24.00 | *ease* | 25.00 | 96.0 % |"
-    assert rows[3:] == cells
+    assert rows[3:6] == cells
     assert "Standard error of HR@10 full of one seed, over users: 4.27." in lines
     assert "* `central ease l2=100.0`: 50.00, best of 1, peak memory 2.0 GB" in lines
     assert "the command" in lines
