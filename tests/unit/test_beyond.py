@@ -10,6 +10,7 @@ import pytest
 from benchmarks.beyond_log import Log
 from benchmarks.beyond_page import beyond_page
 from benchmarks.beyond_trials import (
+    MEASURE,
     CentralTrial,
     FederatedTrial,
     Found,
@@ -91,14 +92,18 @@ def left_by_a_run(cell: RunCell, value: float) -> None:
 
 
 def test_rows_ratio_and_costs_by_hand(tmp_path: Path) -> None:
-    """0.24 of 0.25 is 96 %; 4 and 6 MB at two nodes are 2 and 3; sqrt(.24 .76 / 100) = 4.27 %."""
+    """0.24 of 0.25 is 96 %, and of 0.10, which is ahead on validation, 240 %.
+
+    4 and 6 MB at two nodes are 2 and 3; sqrt(.24 .76 / 100) = 4.27 %.
+    """
     run = RunCell(SOURCE, "strict", 0, tmp_path, "fedease", "best_ml_100k")
     left_by_a_run(run, 0.24)
     given = ReferenceCell(SOURCE, "strict", 0, tmp_path, {"ease": {}})
     other = ReferenceCell(SOURCE, "strict", 0, tmp_path)
     for cell, rows in ((given, {"ease": 0.25}), (other, {"ease": 0.8, "bpr": 0.1})):
         content = [
-            {"method": m, "title": m, "metrics": dict.fromkeys(SHOWN, v)} for m, v in rows.items()
+            {"method": m, "title": m, "metrics": dict.fromkeys(SHOWN, v) | {MEASURE: 1 - v}}
+            for m, v in rows.items()
         ]
         cell.path.write_text(json.dumps({"rows": content}))
     log = Log(tmp_path / "search.json")
@@ -112,7 +117,10 @@ def test_rows_ratio_and_costs_by_hand(tmp_path: Path) -> None:
         f"| *bpr* | reference | 1 | {figures.format('10.00')} | 40.0 % | – | – | – | – |",
     ]
     rows = [line for line in lines if line.startswith("| ")]
-    assert rows[1] == "| ml_100k | 10 × 20 | `fedease` | 24.00 | *ease* | 25.00 | 96.0 % |"
+    assert rows[1] == (
+        "| ml_100k | 10 × 20 | `fedease` | 24.00 | *ease* | 25.00 | 96.0 % "
+        "| 240.0 % (*bpr*) | `fedease` 96.0 % |"
+    )
     assert rows[3:6] == cells
     assert "Standard error of HR@10 full of one seed, over users: 4.27." in lines
     assert "* `central ease l2=100.0`: 50.00, best of 1, peak memory 2.0 GB" in lines
