@@ -8,12 +8,13 @@ from pathlib import Path
 
 from benchmarks.beyond_log import Log
 from benchmarks.beyond_trials import MEASURE
-from benchmarks.results_cells import Cell, ReferenceCell, RunCell
+from benchmarks.results_cells import Cell, DataSource, ReferenceCell, RunCell
 from benchmarks.results_page import failure_of
 from conf.compose import compose
 from server_app.report import SHOWN, mean_sd, standard_error
 
 CLOSED_FORMS = ("fedease", "fedials", "fedspectral")
+"""The first has the settings of its central method, whose weights are the same."""
 SLOW = ("bpr", "neumf")
 """References that are fitted where they are asked for, on the grids of ``write_results.py``."""
 SEARCHED = ("popularity", "item_knn", "ease", "ials")
@@ -40,12 +41,13 @@ text of `benchmarks/beyond_guide.md`.
 * *References* see all data. Their settings, and those of the presets and closed forms, are what
   `python benchmarks/search_beyond.py` found best by NDCG@10 of the **validation** items, whole
   catalogue, seed 0; every trial is in `benchmarks/results/beyond_search.json`, without test
-  figures. {slow} have the grids of [references.md](references.md). The default is as it comes,
-  not tuned on these data; what tuning would give it is not shown here.
+  figures; below each table is how many were tried, fewer on the larger data (`--only`). What was
+  not searched has the grids of [references.md](references.md). The default is as it comes, not
+  tuned on these data; what tuning would give it is not shown here.
 * The ratio is the row's mean NDCG@10, whole catalogue, over that of the reference whose **test**
   figure is the best: the harder comparison. The summary has beside it the ratio to the reference
-  that validation (seed 0) says is best, and the federated row whose test figure is the best.
-  Nobody could have picked these by test: presets stay what validation chose.
+  that validation (seed 0) says is best, and the federated row whose test figure is the best,
+  which is no choice that one could have made: presets stay what validation chose.
 * The standard deviation over seeds says how much chance in the *method* matters: the split is the
   same for all seeds, and `fedease` draws nothing. How much the users matter is the standard error
   of HR@10 below each table; neighbouring rows are ranked on the same users.
@@ -76,8 +78,7 @@ def beyond_page(cells: Sequence[Cell], command: str, log: Log) -> str:
         groups.setdefault(cell.source.name, []).append(cell)
     tables = {name: _rows(of) for name, of in groups.items()}
     seeds = ", ".join(str(seed) for seed in sorted({cell.seed for cell in cells}))
-    slow = " and ".join(f"`{name}`" for name in SLOW)
-    head = HEAD.format(command=command, seeds=seeds, slow=slow)
+    head = HEAD.format(command=command, seeds=seeds)
     parts = [head, _summary(tables, groups)]
     parts += [_section(name, rows, groups[name], log) for name, rows in tables.items()]
     return "\n".join([*parts, GUIDE.read_text("utf-8")])
@@ -114,8 +115,13 @@ def _cost(cell: RunCell) -> list[str]:
     cfg, totals = cell.config(), cell.result().totals
     nodes = cfg.federation.num_nodes
     seconds = sum(totals[f"seconds_{part}"] for part in ("train", "messages", "server", "other"))
-    volume = [f"{totals[way] / nodes / 1e6:.3g}" for way in ("bytes_up", "bytes_down")]
-    return [f"{cell.result().rounds} × {cfg.federation.fraction:.0%}", *volume, f"{seconds:.3g}"]
+    volume = [_three(totals[way] / nodes / 1e6) for way in ("bytes_up", "bytes_down")]
+    return [f"{cell.result().rounds} × {cfg.federation.fraction:.0%}", *volume, _three(seconds)]
+
+
+def _three(value: float) -> str:
+    """Three digits, without an exponent."""
+    return f"{float(f'{value:.3g}'):g}"
 
 
 def _best(rows: Sequence[_Row], kind: str) -> _Row | None:
@@ -183,14 +189,24 @@ def _error(cells: Sequence[Cell]) -> list[str]:
 def _choices(cells: Sequence[Cell], log: Log) -> list[str]:
     """What the search chose, what validation said of it, of how many, and its memory."""
     source, said = cells[0].source, list[str]()
-    for start in (*CLOSED_FORMS, *(f"central {method}" for method in SEARCHED)):
+    for start in (*CLOSED_FORMS[1:], *(f"central {method}" for method in SEARCHED)):
         try:
             key, value, tried = log.best(source, start)
         except ValueError:
             continue
         peak = f", peak memory {log.peak_mb(source, key) / 1000:.1f} GB"
         said.append(f"`{key}`: {100 * value:.2f}, best of {tried}{peak}")
-    return ["", "Chosen, with NDCG@10 of validation items:", "", *(f"* {line}" for line in said)]
+    head = "Chosen, with NDCG@10 of validation items; `fedease` has the `l2` of `central ease`:"
+    return ["", head, "", *(f"* {line}" for line in said), *_memory(source, log)]
+
+
+def _memory(source: DataSource, log: Log) -> list[str]:
+    try:
+        key, value, _ = log.best(source, "fedease")
+    except ValueError:
+        return []
+    peak = log.peak_mb(source, key) / 1000
+    return [f"* `{key}`, as a check: {100 * value:.2f}, peak memory {peak:.1f} GB"]
 
 
 def _lacking(cells: Sequence[Cell]) -> list[str]:
@@ -198,5 +214,5 @@ def _lacking(cells: Sequence[Cell]) -> list[str]:
     lacking = {cell.label: failure_of(cell) for cell in cells if not cell.is_made}
     lines = [f"\nNot made: {label}, {why or 'not tried'}." for label, why in lacking.items()]
     if not any(isinstance(cell, ReferenceCell) and cell.given is None for cell in cells):
-        lines.append(f"\n{' and '.join(SLOW)} were left out here: they take too long.")
+        lines.append(f"\n{' and '.join(SLOW)} were left out here: their grids take too long.")
     return lines
