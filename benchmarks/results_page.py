@@ -61,8 +61,13 @@ def _notes(lacking: Sequence[Cell]) -> list[str]:
     """Which cells failed, and which are still to be made."""
     failed = {cell.label: failure_of(cell) for cell in lacking}
     waiting = sorted(label for label, why in failed.items() if why is None)
-    notes = [f"\nFailed: {label}, {why}" for label, why in sorted(failed.items()) if why]
+    notes = [f"\nFailed: {label}, {_said(why)}" for label, why in sorted(failed.items()) if why]
     return notes + ([f"\nNot made yet: {', '.join(waiting)}."] if waiting else [])
+
+
+def _said(why: str) -> str:
+    """An error without the places in the code that it came through."""
+    return why.split(" at client_app/")[0]
 
 
 def failure_of(cell: Cell) -> str | None:

@@ -109,9 +109,7 @@ def build_strategy(config: Config) -> Any:
     except ValueError as error:
         raise ConfigError(f"strategy={config.strategy_name}: {error}") from None
     if config.init.users == "solved":
-        from models.history_start import SolvedStart
-
-        strategy.first_users = SolvedStart(config.init.ridge, config.init.gain)
+        strategy.solve_first_users(config.init.ridge, config.init.gain)
     return strategy
 
 

@@ -111,6 +111,10 @@ class RecStrategy(ServerHalf, FlowerHooks):
         own = () if self.common_start else (user,)
         return self.init_private(num_items, derive_rng(seed, Role.INIT_PRIVATE, *own))
 
+    def solve_first_users(self, ridge: float, gain: float) -> None:
+        """Let users who were never trained get their vectors from their items, from now on."""
+        self.first_users = SolvedStart(ridge, gain)
+
     def first_private(self, shared: Tensors, private_block: Tensors, history: History) -> Tensors:
         """The state (U, …) of users who were never trained, from the one that was drawn.
 
