@@ -67,7 +67,7 @@ def _notes(lacking: Sequence[Cell]) -> list[str]:
 
 def _said(why: str) -> str:
     """An error without the places in the code that it came through."""
-    return why.split(" at client_app/")[0]
+    return why.split(" at client_app/", maxsplit=1)[0]
 
 
 def failure_of(cell: Cell) -> str | None:
