@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.beyond_log import Log
-from benchmarks.beyond_trials import MEASURE
+from benchmarks.beyond_trials import SEARCHED
 from benchmarks.results_cells import Cell, DataSource, ReferenceCell, RunCell
-from benchmarks.results_page import failure_of
+from benchmarks.results_page import failure_of, table_line
 from conf.compose import compose
+from server_app.references.rows import SELECTION
 from server_app.report import SHOWN, mean_sd, standard_error
 
 CLOSED_FORMS = ("fedease", "fedials", "fedspectral")
 """The first has the settings of its central method, whose weights are the same."""
 SLOW = ("bpr", "neumf")
 """References that are fitted where they are asked for, on the grids of ``write_results.py``."""
-SEARCHED = ("popularity", "item_knn", "ease", "ials")
 ORDER, HITS = "test/full/ndcg@10", "test/full/hr@10"
 GUIDE = Path(__file__).with_name("beyond_guide.md")
 HEAD = """\
@@ -85,22 +85,30 @@ def beyond_page(cells: Sequence[Cell], command: str, log: Log) -> str:
 
 
 def _rows(cells: Sequence[Cell]) -> list[_Row]:
-    rows: dict[str, _Row] = {}
-    references = [cell for cell in cells if isinstance(cell, ReferenceCell)]
-    searched = {method for cell in references for method in cell.given or {}}
+    return sorted([*_federated(cells), *_references(cells)], key=lambda row: -row.mean)
+
+
+def _federated(cells: Sequence[Cell]) -> list[_Row]:
+    made: dict[str, list[RunCell]] = {}
     for cell in cells:
-        if not cell.is_made:
-            continue
-        if isinstance(cell, RunCell):
-            row = rows.setdefault(f"`{cell.strategy}`", _Row(f"`{cell.strategy}`", _kind(cell)))
-            row.runs.append(cell.metrics())
-            row.cost = _cost(cell)
-            continue
-        for fitted in cell.rows():
-            if cell.given is not None or fitted["method"] not in searched:
-                label = f"*{fitted['title']}*"
-                rows.setdefault(label, _Row(label, "reference")).runs.append(fitted["metrics"])
-    return sorted(rows.values(), key=lambda row: -row.mean)
+        if isinstance(cell, RunCell) and cell.is_made:
+            made.setdefault(f"`{cell.strategy}`", []).append(cell)
+    return [
+        _Row(label, _kind(of[0]), [cell.metrics() for cell in of], _cost(of[-1]))
+        for label, of in made.items()
+    ]
+
+
+def _references(cells: Sequence[Cell]) -> list[_Row]:
+    fitted = [cell for cell in cells if isinstance(cell, ReferenceCell)]
+    searched = {method for cell in fitted for method in cell.given or {}}
+    rows: dict[str, _Row] = {}
+    for cell in fitted:
+        for found in cell.rows() if cell.is_made else ():
+            if cell.given is not None or found["method"] not in searched:
+                label = f"*{found['title']}*"
+                rows.setdefault(label, _Row(label, "reference")).runs.append(found["metrics"])
+    return list(rows.values())
 
 
 def _kind(cell: RunCell) -> str:
@@ -131,22 +139,20 @@ def _best(rows: Sequence[_Row], kind: str) -> _Row | None:
 def _summary(tables: Mapping[str, Sequence[_Row]], groups: Mapping[str, Sequence[Cell]]) -> str:
     head = ["data set", "users × items", "preset", "NDCG@10 full", "best reference (test)"]
     head += ["its own", "ratio", "ratio to the reference of validation", "best federated (test)"]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines = [table_line(head), "|" + "---|" * len(head)]
     for name, rows in tables.items():
         preset, reference = _best(rows, "**preset**"), _best(rows, "reference")
         if preset is not None and reference is not None:
             run = next(c for c in groups[name] if isinstance(c, RunCell) and c.is_made).result()
             size = f"{run.num_users} × {run.num_items}"
-            lines.append(
-                "| " + " | ".join([name, size, *_compared(rows, preset, reference)]) + " |"
-            )
+            lines.append(table_line([name, size, *_compared(rows, preset, reference)]))
     return "\n".join([*lines, ""])
 
 
 def _compared(rows: Sequence[_Row], preset: _Row, reference: _Row) -> list[str]:
     own, other = (mean_sd([m[ORDER] for m in row.runs]) for row in (preset, reference))
     references = [row for row in rows if row.kind == "reference"]
-    by_validation = max(references, key=lambda row: row.runs[0].get(MEASURE, 0.0))
+    by_validation = max(references, key=lambda row: row.runs[0].get(SELECTION, 0.0))
     federated = next(row for row in rows if row.kind != "reference")
     chosen = f"{_ratio(preset, by_validation)} ({by_validation.label})"
     best = f"{federated.label} {_ratio(federated, reference)}"
@@ -158,7 +164,7 @@ def _section(name: str, rows: Sequence[_Row], cells: Sequence[Cell], log: Log) -
     columns += ["rounds × users", "MB up", "MB down", "seconds"]
     lines = [
         f"## {name}\n",
-        "| " + " | ".join(columns) + " |",
+        table_line(columns),
         "|---|---|" + "---|" * (len(columns) - 2),
     ]
     reference = _best(rows, "reference")
@@ -169,8 +175,7 @@ def _section(name: str, rows: Sequence[_Row], cells: Sequence[Cell], log: Log) -
 def _line(row: _Row, reference: _Row | None) -> str:
     figures = [mean_sd([metrics.get(key) for metrics in row.runs]) for key in SHOWN]
     ratio = "–" if reference is None else _ratio(row, reference)
-    cells = [row.label, row.kind, str(len(row.runs)), *figures, ratio, *row.cost]
-    return "| " + " | ".join(cells) + " |"
+    return table_line([row.label, row.kind, str(len(row.runs)), *figures, ratio, *row.cost])
 
 
 def _ratio(row: _Row, reference: _Row) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import resource
-import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -19,16 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.results_cells import DataSource
+from benchmarks.scratch_run import scratch_run
 from conf.compose import compose
-from server_app.grid import LocalGrid
 from server_app.references import METHODS
+from server_app.references.rows import SELECTION
 
 PRELOADED = ("server_app.run", "server_app.cli_reference_rows", "server_app.results")
 """Imported once: that takes longer than most trials."""
 SEED = 0
 CENTRAL = "central"
 """First word of a reference's trials."""
-MEASURE = "validation/full/ndcg@10"
+SEARCHED = ("popularity", "item_knn", "ease", "ials")
+"""References that are tried."""
 ALL_USERS = ("federation.fraction=1", "protocol.select=last")
 """Everybody in every round, and the last round's result: nothing else is left to choose."""
 ROUNDS = {"fedease": 1, "fedials": 10, "fedspectral": 10}
@@ -68,7 +69,7 @@ class CentralTrial:
 
         cfg = compose([*self.source.overrides("strict"), f"seed={SEED}"])
         settings = {self.method: dict(self.settings)}
-        return reference_rows(cfg, [self.method], settings=settings)[0].metrics[MEASURE]
+        return reference_rows(cfg, [self.method], settings=settings)[0].metrics[SELECTION]
 
 
 @dataclass(frozen=True)
@@ -86,19 +87,11 @@ class FederatedTrial:
 
     def measure(self, root: Path) -> float:
         """Run it in ``root``, of which nothing is kept."""
-        from server_app.results import load_result
-        from server_app.run import run_server
-
-        folder, rounds = root / "trial", ROUNDS[self.strategy]
-        shutil.rmtree(folder, ignore_errors=True)
+        rounds = ROUNDS[self.strategy]
         words = [f"federation.rounds={rounds}", f"evaluation.every={rounds}", *ALL_USERS]
-        words += [f"strategy={self.strategy}", f"seed={SEED}", "federation.grid=local"]
-        words += ["name=trial", f"output={root.resolve()}", *self.overrides]
-        cfg = compose([*self.source.overrides("strict"), *words])
-        run_server(LocalGrid(cfg.federation.num_nodes), cfg)
-        value = load_result(folder).metrics[MEASURE]
-        shutil.rmtree(folder)
-        return value
+        words += [f"strategy={self.strategy}", f"seed={SEED}", *self.overrides]
+        settings = [*self.source.overrides("strict"), *words]
+        return scratch_run(root, "trial", settings).metrics[SELECTION]
 
 
 Trial = CentralTrial | FederatedTrial
@@ -106,7 +99,7 @@ Trial = CentralTrial | FederatedTrial
 
 def central_trials(source: DataSource) -> Iterator[CentralTrial]:
     """The references' own grids, and the wider ones that the strategies are searched in."""
-    for method in ("popularity", "item_knn", "ease", "ials"):
+    for method in SEARCHED:
         grid: list[Any] = [METHODS[method].Config()] if method == "popularity" else []
         grid += METHODS[method].grid
         own: list[dict[str, Any]] = [dataclasses.asdict(config) for config in grid]

@@ -50,7 +50,7 @@ def _section(dataset: str, protocol: str, cells: Sequence[Cell]) -> str:
     best_first = sorted(by_method.items(), key=lambda item: -_mean(item[1]))
     lines = [
         f"## {dataset}, protocol {protocol}\n",
-        "| method | seeds | " + " | ".join(SHOWN.values()) + " |",
+        table_line(["method", "seeds", *SHOWN.values()]),
         "|---|---|" + "---|" * len(SHOWN),
     ]
     notes = _notes([cell for cell in cells if not cell.is_made])
@@ -79,7 +79,12 @@ def _line(method: tuple[str, str], runs: Sequence[Mapping[str, float]]) -> str:
     title, implementation = method
     label = f"*{title}* (reference, {implementation})" if implementation else title
     figures = [mean_sd([metrics.get(name) for metrics in runs]) for name in SHOWN]
-    return "| " + " | ".join([label, str(len(runs)), *figures]) + " |"
+    return table_line([label, str(len(runs)), *figures])
+
+
+def table_line(cells: Sequence[str]) -> str:
+    """A line of a table in Markdown."""
+    return "| " + " | ".join(cells) + " |"
 
 
 def _mean(runs: Sequence[Mapping[str, float]]) -> float:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -28,9 +27,10 @@ import yaml  # type: ignore[import-untyped]
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.scratch_run import scratch_run
 from models.rng import Role, derive_rng
+from server_app.references.rows import SELECTION
 
-RANKED_BY = "validation/full/ndcg@10"
 EVALUATION = ("protocol=strict", "protocol.select=best_validation", "evaluation.full=each")
 
 
@@ -73,23 +73,13 @@ def main() -> None:
 
 def run_trial(space: Space, extra: list[str], root: Path, number: int) -> dict[str, Any]:
     """Settings and validation figures of a trial, or the error that ended it."""
-    from conf.compose import compose
-    from server_app.grid import LocalGrid
-    from server_app.results import load_result
-    from server_app.run import run_server
-
-    words, name, started = space.trial(number), f"trial-{number}", time.perf_counter()
-    place = ["federation.grid=local", f"output={root}", f"name={name}"]
+    words, started = space.trial(number), time.perf_counter()
     found: dict[str, Any] = {"fixed": list(space.fixed), "settings": words}
     try:
-        cfg = compose([*space.fixed, *words, *EVALUATION, *extra, *place])
-        run_server(LocalGrid(cfg.federation.num_nodes), cfg)
-        result = load_result(root / name)
+        settings = [*space.fixed, *words, *EVALUATION, *extra]
+        result = scratch_run(root, f"trial-{number}", settings)
     except Exception as error:  # noqa: BLE001  a trial that fails is a finding
         return {**found, "error": f"{type(error).__name__}: {error}"}
-    finally:
-        for folder in (name, f"{name}-init"):
-            shutil.rmtree(root / folder, ignore_errors=True)
     validation = {n: v for n, v in result.metrics.items() if n.startswith("validation/")}
     figures = {n: round(v, 5) for n, v in validation.items() if n.endswith("@10")}
     seconds = round(time.perf_counter() - started, 1)
@@ -111,7 +101,7 @@ def _recorded(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _sorted(known: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(known.values(), key=lambda each: -each.get("figures", {}).get(RANKED_BY, -1.0))
+    return sorted(known.values(), key=lambda each: -each.get("figures", {}).get(SELECTION, -1.0))
 
 
 def _write(path: Path, known: dict[str, dict[str, Any]]) -> None:
@@ -123,7 +113,7 @@ def _line(found: dict[str, Any]) -> str:
     said = " ".join(found["settings"])
     if "error" in found:
         return f"failed  {said}: {found['error']}"
-    return f"{100 * found['figures'][RANKED_BY]:6.2f}  round {found['round']:3d}  {said}"
+    return f"{100 * found['figures'][SELECTION]:6.2f}  round {found['round']:3d}  {said}"
 
 
 def _arguments() -> argparse.Namespace:

@@ -21,8 +21,7 @@ from benchmarks.beyond_log import OUT as SEARCH
 from benchmarks.beyond_log import Log
 from benchmarks.beyond_page import CLOSED_FORMS, SLOW, beyond_page
 from benchmarks.results_cells import Cell, DataSource, ReferenceCell, RunCell, SettingsCell
-from benchmarks.results_page import failure_of
-from benchmarks.write_results import make_all
+from benchmarks.write_results import make_missing, page_parser, write
 
 
 def main() -> None:
@@ -32,16 +31,8 @@ def main() -> None:
     cells = list(_cells(sources, asked))
     if not asked.page_only:
         slow = [source for source in sources if source.name in asked.all_references]
-        make_all([SettingsCell(source, asked.runs) for source in slow], 1)
-        make_all(cells, 1)
-        lacking = [cell.label for cell in cells if not cell.is_made and failure_of(cell) is None]
-        if lacking:
-            sys.exit(f"{len(lacking)} of {len(cells)} cells failed: {', '.join(lacking)}")
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    asked.out.write_text(
-        beyond_page(cells, _command(sources, asked), Log(asked.search)), encoding="utf-8"
-    )
-    print(f"wrote {asked.out}")
+        make_missing([SettingsCell(source, asked.runs) for source in slow], cells, 1)
+    write(asked.out, beyond_page(cells, _command(sources, asked), Log(asked.search)))
 
 
 def _cells(sources: Sequence[DataSource], asked: argparse.Namespace) -> Iterator[Cell]:
@@ -59,9 +50,7 @@ def _cells(sources: Sequence[DataSource], asked: argparse.Namespace) -> Iterator
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--dataset", action="append", help="NAME of conf/dataset, or NAME=PATH")
-    parser.add_argument("--seeds", default="0,1,2")
+    parser = page_parser(__doc__.splitlines()[0], "beyond")
     parser.add_argument(
         "--all-references",
         type=lambda text: text.split(","),
@@ -69,9 +58,6 @@ def _arguments() -> argparse.Namespace:
         help=f"data sets with {' and '.join(SLOW)} beside the other references, which takes long",
     )
     parser.add_argument("--search", type=Path, default=SEARCH, help="what search_beyond.py wrote")
-    parser.add_argument("--runs", type=Path, default=Path("runs/beyond"))
-    parser.add_argument("--out", type=Path, default=Path("docs/beyond.md"))
-    parser.add_argument("--page-only", action="store_true", help="write what has been made so far")
     return parser.parse_args()
 
 

@@ -33,18 +33,27 @@ def main() -> None:
     sources = [DataSource.parsed(text) for text in asked.dataset or ["ml_100k"]]
     cells = list(_cells(sources, asked))
     if not asked.page_only:
-        # References wait for the settings that are chosen for them.
-        make_all([SettingsCell(source, asked.runs) for source in sources], asked.jobs)
-        make_all(cells, asked.jobs)
-        lacking = [cell.label for cell in cells if not cell.is_made and failure_of(cell) is None]
-        if lacking:
-            sys.exit(f"{len(lacking)} of {len(cells)} cells failed: {', '.join(lacking)}")
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    asked.out.write_text(page(cells, _command(sources, asked)), encoding="utf-8")
-    print(f"wrote {asked.out}")
+        make_missing([SettingsCell(source, asked.runs) for source in sources], cells, asked.jobs)
+    write(asked.out, page(cells, _command(sources, asked)))
 
 
-def make_all(cells: Sequence[Cell | SettingsCell], jobs: int) -> None:
+def make_missing(settings: Sequence[SettingsCell], cells: Sequence[Cell], jobs: int) -> None:
+    """Make what is missing; the process ends with a status of 1 where a cell cannot be made."""
+    _make_all(settings, jobs)  # References wait for the settings that are chosen for them.
+    _make_all(cells, jobs)
+    lacking = [cell.label for cell in cells if not cell.is_made and failure_of(cell) is None]
+    if lacking:
+        sys.exit(f"{len(lacking)} of {len(cells)} cells failed: {', '.join(lacking)}")
+
+
+def write(out: Path, text: str) -> None:
+    """Write a page, and say so."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(text, encoding="utf-8")
+    print(f"wrote {out}")
+
+
+def _make_all(cells: Sequence[Cell | SettingsCell], jobs: int) -> None:
     """Make what is missing, and say what became of each cell."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
@@ -77,16 +86,22 @@ def _cells(sources: Sequence[DataSource], asked: argparse.Namespace) -> Iterator
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--dataset", action="append", help="NAME of conf/dataset, or NAME=PATH")
+    parser = page_parser(__doc__.splitlines()[0], "results")
     parser.add_argument("--protocols", default=",".join(PROTOCOLS))
-    parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--strategies", default="", help="by default all of them")
-    parser.add_argument("--runs", type=Path, default=Path("runs/results"))
-    parser.add_argument("--out", type=Path, default=Path("docs/results.md"))
-    parser.add_argument("--page-only", action="store_true", help="write what has been made so far")
     parser.add_argument("--jobs", type=int, default=2, help="runs at once, one core each")
     return parser.parse_args()
+
+
+def page_parser(description: str, name: str) -> argparse.ArgumentParser:
+    """Options of every command that makes cells in runs/NAME and writes docs/NAME.md."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--dataset", action="append", help="NAME of conf/dataset, or NAME=PATH")
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--runs", type=Path, default=Path("runs") / name)
+    parser.add_argument("--out", type=Path, default=Path("docs") / f"{name}.md")
+    parser.add_argument("--page-only", action="store_true", help="write what has been made so far")
+    return parser
 
 
 def _command(sources: Sequence[DataSource], asked: argparse.Namespace) -> str:

@@ -38,8 +38,11 @@ def cold_start(
     """
     num_items = len(next(iter(shared[name] for name in strategy.model.item_tables)))
     drawn = strategy.start_private(num_items, cfg.seed, identity)
-    known = History(history, np.array([len(history)]))
-    begun = strategy.first_private(shared, {n: t[None] for n, t in drawn.items()}, known)
+    begun = strategy.first_private(
+        shared,
+        {n: t[None] for n, t in drawn.items()},
+        lambda: History(history, np.array([len(history)])),
+    )
     private = {n: t[0] for n, t in begun.items()}
     for step in range(1, steps + 1):
         samples = _samples(strategy, history, num_items, cfg.seed, identity, step)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -88,5 +89,6 @@ class PrivateState:
         drawn = [start(self._num_items, self._seed, int(user)) for user in users]
         block = {n: torch.stack([p[n] for p in drawn]) for n in self.layout.names}
         if known is not None:
-            block = self._strategy.first_private(known.shared, block, known.history(users))
+            history = partial(known.history, users)
+            block = self._strategy.first_private(known.shared, block, history)
         return self.layout.pack(block)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from conf.build import ConfigError
-from conf.schema import Config, DatasetConfig, InitConfig
+from conf.schema import Config, DatasetConfig
 
 COLUMN_MEANINGS = ("user", "item", "rating", "timestamp", "_")
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
@@ -26,6 +26,7 @@ AT_LEAST = {
     "federation.rounds": 1,
     "federation.retries": 0,
     "federation.checkpoint_every": 1,
+    "init.rounds": 1,
     "evaluation.every": 1,
     "evaluation.users": 1,
     "evaluation.patience": 1,
@@ -88,9 +89,13 @@ def _ranges(config: Config) -> Iterator[str]:
         if value is not None and value < least:
             yield f"{key} must be at least {least}, got {value}"
     federation = config.federation
-    for key, share in (("fraction", federation.fraction), ("min_share", federation.min_share)):
+    shares = {
+        "federation.fraction": federation.fraction,
+        "federation.min_share": federation.min_share,
+    }
+    for key, share in {**shares, "init.fraction": config.init.fraction}.items():
         if not 0 < share <= 1:
-            yield f"federation.{key} must be above 0 and at most 1, got {share}"
+            yield f"{key} must be above 0 and at most 1, got {share}"
     yield from _nodes(config)
     for key in ("deadline_s", "register_timeout_s"):
         if getattr(federation, key) <= 0:
@@ -212,15 +217,11 @@ def _protocol(config: Config) -> Iterator[str]:
 
 def _init(config: Config) -> Iterator[str]:
     init, tables = config.init, sorted(config.model.item_tables)
-    none = type(init)()
     if init.run is not None and init.strategy is not None:
         yield "init.run and init.strategy both say where to start from: give one of them"
-    if init.run is None and init.strategy is None and _source(init) != _source(none):
+    of_a_run = (init.table, init.into, init.std)
+    if init.run is None and init.strategy is None and of_a_run != (None, None, None):
         yield "init.table, init.into and init.std are of a run: init.run or init.strategy names it"
-    if init.rounds < 1:
-        yield f"init.rounds must be at least 1, got {init.rounds}"
-    if not 0 < init.fraction <= 1:
-        yield f"init.fraction must be above 0 and at most 1, got {init.fraction}"
     for key in ("ridge", "gain"):
         if getattr(init, key) <= 0:
             yield f"init.{key} must be positive, got {getattr(init, key)}"
@@ -230,10 +231,6 @@ def _init(config: Config) -> Iterator[str]:
         yield f"init.into must be one of {', '.join(tables)}, with init.table, got {init.into}"
     if init.std is not None and init.std <= 0:
         yield f"init.std must be positive, got {init.std}"
-
-
-def _source(init: InitConfig) -> tuple[object, ...]:
-    return init.table, init.into, init.std
 
 
 def _solved(config: Config) -> Iterator[str]:

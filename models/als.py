@@ -15,6 +15,9 @@ from torch import Tensor
 
 from models.types import History
 
+SOLVED_AT_ONCE = 1024
+"""Users whose systems are in memory at once in :func:`solve_many_users`."""
+
 
 @dataclass(frozen=True)
 class ImplicitCost:
@@ -61,6 +64,23 @@ def solve_users(items_ID: Tensor, history: History, cost: ImplicitCost) -> Tenso
             "lower the first or raise the second"
         ) from error
     return torch.cholesky_solve(right_UD[:, :, None], factor_UDD)[:, :, 0]
+
+
+def solve_many_users(items_ID: Tensor, history: History, cost: ImplicitCost) -> Tensor:
+    """:func:`solve_users`, some at once, for more users than systems (D, D) fit in memory."""
+    return torch.cat([solve_users(items_ID, part, cost) for part in _parts(history)])
+
+
+def _parts(history: History) -> list[History]:
+    """The users in parts; one part without users where there are none."""
+    ends_U = history.lengths_U.cumsum()
+    parts = []
+    for first in range(0, max(1, len(ends_U)), SOLVED_AT_ONCE):
+        lengths_U = history.lengths_U[first : first + SOLVED_AT_ONCE]
+        start = int(ends_U[first - 1]) if first else 0
+        items_S = history.items_S[start : start + int(lengths_U.sum())]
+        parts.append(History(items_S, lengths_U))
+    return parts
 
 
 def solved_users(items_ID: Tensor, history: History, cost: ImplicitCost) -> SolvedUsers:

@@ -10,17 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
-from models.als import ImplicitCost, solve_users
+from models.als import ImplicitCost, solve_many_users
 from models.types import History, Tensors
 
 if TYPE_CHECKING:
     from models.base import ScoringModel
-
-SOLVED_AT_ONCE = 1024
-"""Users whose D × D systems are in memory at once."""
 
 
 @dataclass(frozen=True)
@@ -45,18 +39,4 @@ class SolvedStart:
         scale = float(items_ID.square().sum()) / items_ID.shape[1]
         # Without any items' length there is nothing to solve for, and any λ gives zero.
         cost = ImplicitCost(0.0, self.ridge * scale or 1.0)
-        parts = [solve_users(items_ID, part, cost) for part in _parts(history)]
-        solved_UD: Tensor = self.gain * torch.cat(parts)
-        return {model.dot_product.user: solved_UD}
-
-
-def _parts(history: History) -> list[History]:
-    """The users in parts; one part without users where there are none."""
-    ends_U = history.lengths_U.cumsum()
-    parts = []
-    for first in range(0, max(1, len(ends_U)), SOLVED_AT_ONCE):
-        lengths_U = history.lengths_U[first : first + SOLVED_AT_ONCE]
-        start = int(ends_U[first - 1]) if first else 0
-        items_S = history.items_S[start : start + int(lengths_U.sum())]
-        parts.append(History(items_S, lengths_U))
-    return parts
+        return {model.dot_product.user: self.gain * solve_many_users(items_ID, history, cost)}

@@ -8,13 +8,12 @@ from logging import INFO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from conf.compose import compose, options
 from conf.tree import Config, ConfigError, to_json
-from server_app.initial_items import source_run
+from server_app.initial_items import row_shape, source_run
 from server_app.run_folder import CONFIG, check_resumable, read_config, read_state
 
 if TYPE_CHECKING:
@@ -68,5 +67,5 @@ def _as_wide(model: object, cfg: Config) -> object:
     ours = cfg.model.dot_product
     if ours is None or "factors" not in {f.name for f in fields(model)}:  # type: ignore[arg-type]
         return model
-    width = cfg.model.init_shared(1, np.random.default_rng(0))[ours.items].shape[1]
+    (width,) = row_shape(cfg.model, ours.items)
     return replace(model, factors=width)  # type: ignore[type-var]

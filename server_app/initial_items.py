@@ -19,10 +19,10 @@ from conf.build import ConfigError
 from conf.tree import Config, build_strategy, from_mapping, to_json
 from server_app.checkpoint import load_checkpoint
 from server_app.errors import ServerError
-from server_app.run_folder import flatten, read_config
+from server_app.run_folder import CONFIG, flatten, read_config
 
 if TYPE_CHECKING:
-    from models.base import DotProduct
+    from models.base import DotProduct, ScoringModel
     from models.types import Tensors
     from strategies.base import RecStrategy
 
@@ -66,7 +66,7 @@ def initial_items(cfg: Config, num_items: int) -> Tensors:
     if source is None:
         return {}
     folder = Path(cfg.output) / source
-    if not (folder / "config.yaml").is_file():
+    if not (folder / CONFIG).is_file():
         raise ConfigError(f"init.run={source}: there is no run in {folder}")
     _check_split(cfg, from_mapping(read_config(folder)))
     found, server_round, strategy = item_tables(folder)
@@ -110,12 +110,17 @@ def _scaled(table_ID: Tensor, std: float | None) -> Tensor:
 def _check_shape(cfg: Config, name: str, table_ID: Tensor, num_items: int) -> None:
     if len(table_ID) != num_items:
         raise ConfigError(f"init.run={source_run(cfg)} has {len(table_ID)} items, not {num_items}")
-    wanted = cfg.model.init_shared(1, np.random.default_rng(0))[name].shape[1:]
-    if table_ID.shape[1:] != wanted:
+    wanted = row_shape(cfg.model, name)
+    if list(table_ID.shape[1:]) != wanted:
         raise ConfigError(
             f"init.run={source_run(cfg)}: a row of the table for {name} is "
-            f"{list(table_ID.shape[1:])} and the model's {list(wanted)}"
+            f"{list(table_ID.shape[1:])} and the model's {wanted}"
         )
+
+
+def row_shape(model: ScoringModel, name: str) -> list[int]:
+    """Shape of an item's row in a table of the model."""
+    return list(model.init_shared(1, np.random.default_rng(0))[name].shape[1:])
 
 
 def _check_split(cfg: Config, other: Config) -> None:

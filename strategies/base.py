@@ -7,7 +7,7 @@ server does with the sum of the users' updates, or with each of them. Flower's h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -115,14 +115,17 @@ class RecStrategy(ServerHalf, FlowerHooks):
         """Let users who were never trained get their vectors from their items, from now on."""
         self.first_users = SolvedStart(ridge, gain)
 
-    def first_private(self, shared: Tensors, private_block: Tensors, history: History) -> Tensors:
+    def first_private(
+        self, shared: Tensors, private_block: Tensors, history: Callable[[], History]
+    ) -> Tensors:
         """The state (U, …) of users who were never trained, from the one that was drawn.
 
         As drawn, or with vectors solved for from the users' items and ``shared`` as it is now.
+        ``history`` is asked for these items where they are needed.
         """
         if self.first_users is None:
             return private_block
-        solved = self.first_users.vectors(self.model, shared, history)
+        solved = self.first_users.vectors(self.model, shared, history())
         return {**private_block, **{n: t.to(private_block[n]) for n, t in solved.items()}}
 
     def item_vectors(self, shared: Tensors) -> Tensors:

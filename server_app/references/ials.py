@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from models.als import ImplicitCost, solve_users
+from models.als import ImplicitCost, solve_many_users
 from models.rng import Role, derive_rng
 from models.types import History
 from server_app.references.base import ImplicitOrOwn, Scorer, binary
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 INIT_WIDTH = 0.01
 """Initial vectors are uniform in [0, 0.01), as in the library."""
-
-SOLVED_AT_ONCE = 1024
-"""Users, or items, whose systems are in memory at once."""
 
 Doubles = npt.NDArray[np.float64]
 
@@ -102,11 +99,7 @@ def solved(once_UI: csr_array, items_ID: Doubles, config: IALSConfig) -> Doubles
     There a positive weighs 1 + α and any other pair 1.
     """
     items, cost = torch.from_numpy(items_ID), ImplicitCost(config.alpha - 1, config.l2)
-    users = [
-        solve_users(items, _history(once_UI[first : first + SOLVED_AT_ONCE]), cost)
-        for first in range(0, once_UI.shape[0], SOLVED_AT_ONCE)
-    ]
-    return torch.cat(users).numpy()
+    return solve_many_users(items, _history(once_UI), cost).numpy()
 
 
 def _history(once_UI: csr_array) -> History:

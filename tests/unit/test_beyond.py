@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from left_run import left_by_a_run
 
 from benchmarks.beyond_log import Log
 from benchmarks.beyond_page import beyond_page
 from benchmarks.beyond_trials import (
-    MEASURE,
     CentralTrial,
     FederatedTrial,
     Found,
@@ -18,8 +18,8 @@ from benchmarks.beyond_trials import (
     fedials_trials,
 )
 from benchmarks.results_cells import DataSource, ReferenceCell, RunCell
+from server_app.references.rows import SELECTION
 from server_app.report import SHOWN
-from server_app.results import RunResult
 
 SOURCE = DataSource("ml_100k")
 
@@ -63,46 +63,21 @@ def test_one_penalty_for_users_and_items() -> None:
     assert first.overrides[-2:] == ("strategy.user_reg=3", "strategy.item_reg=0.010000")
 
 
-def left_by_a_run(cell: RunCell, value: float) -> None:
-    seconds = dict.fromkeys(("train", "messages", "server", "other"), 0.5)
-    totals = {f"seconds_{part}": value for part, value in seconds.items()}
-    result = RunResult(
-        name=cell.label,
-        folder=cell.folder,
-        dataset="ml_100k",
-        protocol=cell.protocol,
-        strategy=cell.strategy,
-        title="",
-        model="ease",
-        seed=cell.seed,
-        num_users=10,
-        num_items=20,
-        rounds=1,
-        selected_round=1,
-        select="last",
-        early_stopped=False,
-        metrics=dict.fromkeys(SHOWN, value),
-        counts=dict.fromkeys(SHOWN, 100.0),
-        popularity=None,
-        totals=totals | {"bytes_up": 4e6, "bytes_down": 6e6},
-    )
-    cell.folder.mkdir(parents=True)
-    result.save()
-    cell._stamp.write_text("")
-
-
 def test_rows_ratio_and_costs_by_hand(tmp_path: Path) -> None:
     """0.24 of 0.25 is 96 %, and of 0.10, which is ahead on validation, 240 %.
 
     4 and 6 MB at two nodes are 2 and 3; sqrt(.24 .76 / 100) = 4.27 %.
     """
     run = RunCell(SOURCE, "strict", 0, tmp_path, "fedease", "best_ml_100k")
-    left_by_a_run(run, 0.24)
+    seconds = {f"seconds_{part}": 0.5 for part in ("train", "messages", "server", "other")}
+    totals = seconds | {"bytes_up": 4e6, "bytes_down": 6e6}
+    counts = dict.fromkeys(SHOWN, 100.0)
+    left_by_a_run(run, 0.24, num_users=10, num_items=20, counts=counts, totals=totals)
     given = ReferenceCell(SOURCE, "strict", 0, tmp_path, {"ease": {}})
     other = ReferenceCell(SOURCE, "strict", 0, tmp_path)
     for cell, rows in ((given, {"ease": 0.25}), (other, {"ease": 0.8, "bpr": 0.1})):
         content = [
-            {"method": m, "title": m, "metrics": dict.fromkeys(SHOWN, v) | {MEASURE: 1 - v}}
+            {"method": m, "title": m, "metrics": dict.fromkeys(SHOWN, v) | {SELECTION: 1 - v}}
             for m, v in rows.items()
         ]
         cell.path.write_text(json.dumps({"rows": content}))

@@ -14,7 +14,8 @@ from client_app.cold_start import cold_start
 from client_app.private_state import Known
 from conf.build import ConfigError
 from conf.tree import build_strategy
-from models.history_start import SOLVED_AT_ONCE, SolvedStart
+from models.als import SOLVED_AT_ONCE
+from models.history_start import SolvedStart
 from models.mf import ITEM, USER, MatrixFactorisation
 from models.neumf import NeuMF
 from models.types import History, Tensors

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from left_run import left_by_a_run
 
 from benchmarks.results_cells import DataSource, ReferenceCell, RunCell, SettingsCell
 from benchmarks.results_page import page
@@ -14,34 +15,8 @@ from conf.tree import Config
 from server_app.errors import RoundError
 from server_app.references.rows import ReferenceRow
 from server_app.report import SHOWN
-from server_app.results import RunResult
 
 SOURCE = DataSource("ml_100k")
-
-
-def left_by_a_run(cell: RunCell, value: float) -> None:
-    result = RunResult(
-        name=cell.label,
-        folder=cell.folder,
-        dataset="ml_100k",
-        protocol=cell.protocol,
-        strategy=cell.strategy,
-        title="",
-        model="mf",
-        seed=cell.seed,
-        num_users=1,
-        num_items=1,
-        rounds=1,
-        selected_round=1,
-        select="last",
-        early_stopped=False,
-        metrics=dict.fromkeys(SHOWN, value),
-        counts={},
-        popularity=None,
-    )
-    cell.folder.mkdir(parents=True)
-    result.save()
-    cell._stamp.write_text("")
 
 
 def test_rows_by_hand_best_first(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ import pytest
 import tiny_run
 
 from benchmarks import search
-from benchmarks.search import RANKED_BY, Space, run_trial
+from benchmarks.search import Space, run_trial
 from conf.compose import compose
 from models.rng import Role, derive_rng
+from server_app.references.rows import SELECTION
 
 SPACES = sorted((Path(search.__file__).parent / "spaces").glob("*.yaml"))
 
@@ -44,7 +45,7 @@ def test_a_trial_keeps_validation_figures_alone(tmp_path: Path) -> None:
     space = Space(("strategy=fedmf",), {"strategy.server_lr": [0.05]})
     found = run_trial(space, tiny(tmp_path), tmp_path / "runs", 3)
     assert found["settings"] == ["strategy.server_lr=0.05"]
-    assert found["figures"][RANKED_BY] >= 0
+    assert found["figures"][SELECTION] >= 0
     assert "test/" not in json.dumps(found)
     assert not list((tmp_path / "runs").iterdir())
     failing = Space(("strategy=fedmf",), {"strategy.server_lr": [-1]})
@@ -71,7 +72,7 @@ def test_a_recorded_trial_is_not_run_again(
     for line in after:
         if line["settings"] in [known["settings"] for known in first.values()]:
             assert line == first[line["settings"][0]]  # seconds as well
-    figures = [line["figures"][RANKED_BY] for line in after]
+    figures = [line["figures"][SELECTION] for line in after]
     assert figures == sorted(figures, reverse=True)
     assert len(after) == len(
         {tuple(Space.read(tmp_path / "space.yaml").trial(n)) for n in range(3)}
