@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-OURS = {"models", "strategies", "client_app", "server_app", "conf"}
-COMPOSITION_ROOT = re.compile(r"server_app/(cli\w*|grid)\.py")
+OURS = {"models", "strategies", "client_app", "server_app", "conf", "experiments"}
+COMPOSITION_ROOT = re.compile(r"server_app/(cli\w*|grid)\.py|experiments/.*")
 
 ALLOWED = {
     "models": {"models"},
@@ -22,6 +22,7 @@ ALLOWED = {
     "client_app": {"models", "strategies", "client_app", "conf"},
     "server_app": {"models", "strategies", "server_app", "conf"},
     "conf": {"conf"},
+    "experiments": OURS,
 }
 CONF_FOR_APPS = {"conf.tree", "conf.fingerprint"}
 

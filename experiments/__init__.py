@@ -1,0 +1,1 @@
+"""Sweeps, reports and figures: what is made of many runs."""
