@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -27,12 +27,17 @@ from torch import Tensor
 from models.losses import Loss
 from models.types import Samples, Tensors
 
-if TYPE_CHECKING:
-    from models.base import ScoringModel
-
 NORM_EPS = 1e-12
 ADAPTIVE_ETA = 0.01
 """η of T = |w| + η, the value of the paper's experiments: entries near zero can still move."""
+
+
+class Scores(Protocol):
+    """What is differentiated: a ``models.base.ScoringModel``, or a part of one."""
+
+    def logits(self, shared: Tensors, private: Tensors, items_S: Tensor) -> Tensor:
+        """Score of each of one user's items (S,); differentiable."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,7 @@ def perturb(point: Tensors, gradient: Tensors, radius: float, adaptive: bool = F
 
 
 def _gradients(
-    model: ScoringModel,
+    model: Scores,
     shared: Tensors,
     private: Tensors,
     samples: Samples,
@@ -113,7 +118,7 @@ def _gradients(
 
 
 def sam_gradients(
-    model: ScoringModel,
+    model: Scores,
     shared: Tensors,
     private: Tensors,
     samples: Samples,
@@ -139,7 +144,7 @@ def sam_gradients(
 
 
 def loop_gradients(
-    model: ScoringModel,
+    model: Scores,
     shared: Tensors,
     private_block: Tensors,
     samples_U: Sequence[Samples],

@@ -22,14 +22,20 @@ from dataclasses import dataclass, field
 from typing import ClassVar, get_args
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from models import optim
+from models.dropout import dropped
+from models.hard_negatives import hardest
 from models.losses import Loss, LossName
-from models.sam import Radii, sam_gradients
+from models.sam import Radii, Scores, sam_gradients
 from models.types import ClientResult, CohortResult, Samples, SumOfUpdates, Tensors, Update
 from strategies.base import RecStrategy, StrategyConfig
 from strategies.sam_config import SAMConfig
+
+STEPS = "steps_of_falling_rate"
+"""In the server's state: steps made, where ``server_half_life`` is set."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +52,26 @@ class PrivateAdamConfig(StrategyConfig):
     the sum over slices of a slice's mean."""
     local_lr: float = 0.001
     """Learning rate of the local Adam over the shared block; for local_epochs > 1 only."""
+    hard_negatives: int | None = None
+    """Negatives a positive that are trained on, the highest scored of the ``num_negatives`` drawn
+    (``models.hard_negatives``); None: all."""
+    user_dropout: float = 0.0
+    """Probability that an entry of the user's vectors is off for a local epoch
+    (``models.dropout``). Above zero users are trained one by one."""
+    server_half_life: float | None = None
+    """Rounds in which the server's learning rate falls to a half; None: it stays."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._positive("private_lr", "local_lr")
         self._at_least_one("loss_slice")
+        if not 0 <= self.user_dropout < 1:
+            raise ValueError(f"user_dropout must lie in [0, 1), got {self.user_dropout}")
+        if self.hard_negatives is not None and not 1 <= self.hard_negatives <= self.num_negatives:
+            said = f"within 1 and num_negatives={self.num_negatives}, got {self.hard_negatives}"
+            raise ValueError(f"hard_negatives must be {said}")
+        if self.server_half_life is not None:
+            self._positive("server_half_life")
         self._one_of("loss", get_args(LossName))
 
 
@@ -97,9 +118,11 @@ class FedRecGEL(RecStrategy):
         """
         theta, moments = shared, optim.init_state("adam", shared)
         total, losses = SumOfUpdates(shared), []
-        for done, samples in enumerate(epochs, start=1):
+        epochs = list(epochs)
+        for done, drawn in enumerate(epochs, start=1):
             user = self.private_parameters(private)
-            h = sam_gradients(self.model, theta, user, samples, self.loss, self.radii)
+            epochs[done - 1] = samples = self._trained_on(theta, user, drawn)
+            h = sam_gradients(self._left(user, rng), theta, user, samples, self.loss, self.radii)
             private = self._private_step(private, h.private)
             total.add(Update(h.shared, 1.0))
             losses.append(h.losses)
@@ -116,17 +139,52 @@ class FedRecGEL(RecStrategy):
         epochs_U: Sequence[Sequence[Samples]],
         rngs: Sequence[np.random.Generator],
     ) -> CohortResult:
-        """Train a block at once; user by user when there is more than one local epoch."""
-        if any(len(epochs) != 1 for epochs in epochs_U):
+        """Train a block at once; user by user with more than one local epoch, or dropout."""
+        if self.config.user_dropout > 0 or any(len(epochs) != 1 for epochs in epochs_U):
             return super().cohort_update(shared, private_block, epochs_U, rngs)
-        samples_U, users = (
-            [epochs[0] for epochs in epochs_U],
-            self.private_parameters(private_block),
-        )
+        users = self.private_parameters(private_block)
+        samples_U = [
+            self._trained_on(shared, {n: t[row] for n, t in users.items()}, epochs[0])
+            for row, epochs in enumerate(epochs_U)
+        ]
         h = self.model.block_gradients(shared, users, samples_U, self.loss, self.radii)
         private = self._private_step(private_block, h.private)
         metrics = self._metrics(h.losses.sum(0), samples_U)
         return CohortResult(Update(h.shared, float(len(samples_U))), private, metrics)
+
+    def _trained_on(self, shared: Tensors, user: Tensors, drawn: Samples) -> Samples:
+        """The samples of an epoch, without the negatives that are too easy."""
+        kept = self.config.hard_negatives
+        if kept is None or kept == self.config.num_negatives:
+            return drawn
+        return hardest(self.model, shared, user, drawn, kept)
+
+    def _left(self, user: Tensors, rng: np.random.Generator) -> Scores:
+        """The model, for an epoch without the entries of the user that are off."""
+        rate = self.config.user_dropout
+        return self.model if rate == 0 else dropped(self.model, user, rate, rng)
+
+    def init_server_state(self, shared: Tensors) -> Tensors:
+        """The optimiser's state and, for a rate that falls, the number of steps made."""
+        state = super().init_server_state(shared)
+        falls = self.config.server_half_life is not None
+        return {**state, STEPS: torch.zeros((), dtype=torch.int64)} if falls else state
+
+    def server_update(
+        self, shared: Tensors, summed: Update, server_state: Tensors
+    ) -> tuple[Tensors, Tensors]:
+        """A step of ``server_optimiser`` against the mean gradient.
+
+        After n steps the rate is ``server_lr`` · 2^(−n / ``server_half_life``).
+        """
+        cfg, half_life = self.config, self.config.server_half_life
+        if half_life is None:
+            return super().server_update(shared, summed, server_state)
+        state = dict(server_state)
+        made = state.pop(STEPS)
+        rate = cfg.server_lr * 2.0 ** (-int(made) / half_life)
+        stepped, state = optim.step(cfg.server_optimiser, shared, summed.mean(), state, rate)
+        return stepped, {**state, STEPS: made + 1}
 
     def _private_step(self, private: Tensors, gradients: Tensors) -> Tensors:
         """Step 4, for one user or for each user of a block."""
