@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models import ease as ease_module
 from models import gram as gram_module
 from models.ease import COUNTED, HISTORY, WEIGHTS, ItemWeights, as_bits, from_bits
 from models.gram import ease_weights, gram, item_pairs, num_pairs, places, shift_of
@@ -131,11 +132,27 @@ def test_counts_beyond_float32_are_refused() -> None:
 
 def test_the_shift_makes_an_indefinite_matrix_definite() -> None:
     """λ = 1 and eigenvalues 1 ± 4: s + 1/2 is to be above 3, of 0, 1, 2, 4. A singular one: 0."""
-    indefinite = gram(torch.tensor([1.0, 1.0]), torch.tensor([4.0]))
-    assert shift_of(indefinite, 1.0) == 4
-    assert shift_of(gram(torch.tensor([4.0, 4.0]), torch.tensor([4.0])), 1.0) == 0
+    counts_I, pairs_P = torch.tensor([1.0, 1.0]), torch.tensor([4.0])
+    assert shift_of(counts_I, pairs_P, 1.0) == 4
+    assert shift_of(torch.tensor([4.0, 4.0]), pairs_P, 1.0) == 0
     with pytest.raises(ValueError, match="not positive definite with l2=1: raise it"):
-        ease_weights(indefinite, 1.0)
+        ease_weights(gram(counts_I, pairs_P), 1.0)
+
+
+def test_the_weights_need_no_second_matrix() -> None:
+    """They lie where the Gram matrix did: at 25,000 items a copy is 5 GB."""
+    gram_II = gram(torch.tensor([2.0, 3.0]), torch.tensor([2.0]))
+    assert ease_weights(gram_II, 1.0).data_ptr() == gram_II.data_ptr()
+
+
+def test_largest_entries_of_any_slab_are_those_of_the_whole() -> None:
+    weights_II, model = (
+        torch.randn(9, 9, generator=torch.Generator().manual_seed(0)),
+        ItemWeights(2),
+    )
+    whole = model.packed(weights_II, torch.float32)
+    with mock.patch.object(ease_module, "SLAB", 4):
+        assert torch.equal(model.packed(weights_II, torch.float32), whole)
 
 
 def test_scores_are_sums_of_rows_and_of_their_largest_entries() -> None:
