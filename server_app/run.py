@@ -93,7 +93,8 @@ class _Run:
         loop = self.strategy.session = self._loop()
         rng = derive_rng(cfg.seed, Role.INIT_SHARED)
         if self.start.resume_from is None:
-            self.strategy.initial_items = initial_items(cfg, self.directory.num_items)
+            shards = identities(self.directory.shards)
+            self.strategy.initial_items = initial_items(cfg, self.directory.num_items, shards)
         shared = self.strategy.init_shared(self.directory.num_items, rng)
         self.tools.gatherer.reply_limit = self._reply_limit(shared)
         if statistics:
