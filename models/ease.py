@@ -61,7 +61,7 @@ class ItemWeights(ScoringModel):
         """B as it is sent: whole, or the k entries of largest size in each row and their items."""
         if self.top_k is None:
             return weights_II.to(dtype)
-        return torch.cat([self._largest(rows, dtype) for rows in weights_II.split(SLAB)])
+        return torch.cat([self._largest(rows, dtype) for rows in torch.split(weights_II, SLAB)])
 
     def _largest(self, rows_RI: Tensor, dtype: torch.dtype) -> Tensor:
         k = min(self.top_k or rows_RI.shape[1], rows_RI.shape[1])
