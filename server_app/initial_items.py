@@ -89,6 +89,18 @@ def initial_items(cfg: Config, num_items: int, shards: Shards | None = None) -> 
     return tables
 
 
+def check_start(cfg: Config, first: Config) -> None:
+    """Raise ConfigError unless the model can start from the items of such a run.
+
+    By names and widths, before it is made.
+    """
+    theirs = first.model
+    drawn = theirs.init_shared(1, np.random.default_rng(0))
+    found = {name: drawn[name] for name in theirs.item_tables}
+    for name, table in _named(cfg, found, theirs.dot_product).items():
+        _check_shape(cfg, name, table, 1)
+
+
 def source_run(cfg: Config) -> str | None:
     """Name of the run that is started from, or its folder: given, or the one that goes first."""
     if cfg.init.strategy is not None:

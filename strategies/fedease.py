@@ -64,6 +64,8 @@ class FedEASE(Remembering):
     title: ClassVar[str] = "EASE^R (WWW 2019, arXiv 1905.03375), federated sums"
     about: ClassVar[str] = "Item-item weights in closed form from summed pairs of items"
     common_start: ClassVar[bool] = True
+    send_less: ClassVar[str] = "set strategy.sketch_width"
+    receive_less: ClassVar[str] = "set model.top_k"
     config: FedEASEConfig
     model: ItemWeights
 
@@ -71,6 +73,11 @@ class FedEASE(Remembering):
         """The weights are those of items to items."""
         if not isinstance(self.model, ItemWeights):
             raise ValueError("fedease needs model=ease, whose parameters have a closed form")
+
+    @property
+    def period(self) -> int:
+        """Rounds from one solve to the next."""
+        return self.config.solve_every
 
     @property
     def sketch(self) -> CountSketch | None:
