@@ -217,7 +217,9 @@ class ReferenceCell:
 
     def make(self) -> None:
         """Fit and rank what can be fitted here."""
-        settings = self.given or SettingsCell(self.source, self.root).settings()
+        settings = self.given
+        if settings is None:
+            settings = SettingsCell(self.source, self.root).settings()
         cfg = compose([*self.source.overrides(self.protocol), f"seed={self.seed}", ROUNDS])
         made_of = {"config": to_json(cfg), "settings": settings}
         if self.path.is_file() and _read(self.path)["made_of"] == made_of:

@@ -7,6 +7,7 @@ A space is a yaml file: ``fixed`` are overrides of every trial, ``choices`` list
 A trial draws a value for each key, from the stream of its own number, so a longer search begins
 with a shorter one. What is kept of a trial is its settings and the **validation** figures of the
 round that validation chose: test figures are not looked at. A recorded trial is not run again.
+Overrides on the command line are part of what is recorded, but for paths.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ from server_app.references.rows import SELECTION
 
 EVALUATION = ("protocol=strict", "protocol.select=best_validation", "evaluation.full=each")
 
+PLACES = ("dataset.path=", "dataset.titles=", "cache=")
+"""Overrides that a trial's figures do not hang on."""
+
 
 @dataclass(frozen=True)
 class Space:
@@ -47,6 +51,11 @@ class Space:
         found = yaml.safe_load(path.read_text("utf-8"))
         return cls(tuple(found.get("fixed", ())), dict(found["choices"]))
 
+    def beside(self, extra: Sequence[str]) -> Space:
+        """With overrides of every trial, but for those that say where things lie."""
+        said = [word for word in extra if not word.startswith(PLACES)]
+        return Space((*self.fixed, *said), self.choices)
+
     def trial(self, number: int) -> list[str]:
         """Overrides of a trial."""
         rng = derive_rng(number, Role.SEARCH)
@@ -59,8 +68,9 @@ class Space:
 def main() -> None:
     """Run what is not recorded yet, write the record sorted, print the best."""
     asked = _arguments()
-    space, known = Space.read(asked.space), _recorded(asked.out)
-    missing = [n for n in range(asked.trials) if _key(space.fixed, space.trial(n)) not in known]
+    space, known = Space.read(asked.space).beside(asked.extra), _recorded(asked.out)
+    keys = {_key(space.fixed, space.trial(n)): n for n in reversed(range(asked.trials))}
+    missing = sorted(number for key, number in keys.items() if key not in known)
     run = partial(run_trial, space, asked.extra, asked.runs.resolve())
     with ProcessPoolExecutor(asked.jobs, multiprocessing.get_context("spawn")) as pool:
         for found in pool.map(run, missing):
@@ -76,7 +86,7 @@ def run_trial(space: Space, extra: list[str], root: Path, number: int) -> dict[s
     words, started = space.trial(number), time.perf_counter()
     found: dict[str, Any] = {"fixed": list(space.fixed), "settings": words}
     try:
-        settings = [*space.fixed, *words, *EVALUATION, *extra]
+        settings = [*space.fixed, *words, *extra, *EVALUATION]
         result = scratch_run(root, f"trial-{number}", settings)
     except Exception as error:  # noqa: BLE001  a trial that fails is a finding
         return {**found, "error": f"{type(error).__name__}: {error}"}

@@ -40,11 +40,16 @@ def check(config: Config) -> None:
     for problem in _problems(config):
         raise ConfigError(problem)
     try:
-        config.strategy_class(config.strategy, config.model)
+        strategy = config.strategy_class(config.strategy, config.model)
     except ValueError as error:
         raise ConfigError(
             f"strategy={config.strategy_name} with model={config.model_name}: {error}"
         ) from None
+    if (rounds := config.federation.rounds) < strategy.period:
+        raise ConfigError(
+            f"strategy={config.strategy_name} changes its parameters every {strategy.period} "
+            f"rounds: federation.rounds={rounds} would end with those of the start"
+        )
 
 
 def remarks(config: Config) -> list[str]:
@@ -59,6 +64,13 @@ def remarks(config: Config) -> list[str]:
         lines.append(
             "protocol.select=best_test reports the best round on the test items, as the paper "
             "does: an optimistic number"
+        )
+    period = config.strategy_class(config.strategy, config.model).period
+    if config.evaluation.every % period or config.federation.rounds % period:
+        lines.append(
+            f"strategy={config.strategy_name} changes its parameters every {period} rounds, and "
+            "other rounds have those of before: let it divide evaluation.every and "
+            "federation.rounds"
         )
     if config.evaluation.full == "selected" and ranks_each_in_full(config):
         lines.append(

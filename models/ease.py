@@ -20,6 +20,8 @@ from models.types import History, IntArray, Tensors
 WEIGHTS, COUNTED, HISTORY = "item_weights", "counted_items", "history"
 BITS = 24
 """Items a number of a set: whole numbers below 2²⁴ are exact in float32."""
+SLAB = 512
+"""Rows of B whose largest entries are looked for at once."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,12 @@ class ItemWeights(ScoringModel):
         """B as it is sent: whole, or the k entries of largest size in each row and their items."""
         if self.top_k is None:
             return weights_II.to(dtype)
-        items_IK = weights_II.abs().topk(min(self.top_k, len(weights_II)), dim=1).indices
-        return torch.cat([weights_II.gather(1, items_IK).to(dtype), items_IK.to(dtype)], dim=1)
+        return torch.cat([self._largest(rows, dtype) for rows in torch.split(weights_II, SLAB)])
+
+    def _largest(self, rows_RI: Tensor, dtype: torch.dtype) -> Tensor:
+        k = min(self.top_k or rows_RI.shape[1], rows_RI.shape[1])
+        items_RK = rows_RI.abs().topk(k, dim=1).indices
+        return torch.cat([rows_RI.gather(1, items_RK).to(dtype), items_RK.to(dtype)], dim=1)
 
     def summed(self, shared: Tensors, history: History) -> Tensor:
         """Scores (U, I) of users with these histories."""

@@ -64,36 +64,44 @@ def gram(counts_I: Tensor, pairs_P: Tensor) -> Tensor:
 
 
 def ease_weights(gram_II: Tensor, l2: float) -> Tensor:
-    """B = I − P diag(P)⁻¹ with P = (G + λI)⁻¹ in float64; overwrites ``gram_II``.
+    """B = I − P diag(P)⁻¹ with P = (G + λI)⁻¹ in float64; overwrites ``gram_II``, and is there.
 
-    Steck, WWW 2019, equation 8. Two matrices (I, I) of float64 are held at once.
+    Steck, WWW 2019, equation 8. No second matrix (I, I) is held.
 
     Raises:
         ValueError: when G + λI is not positive definite in float64.
 
     """
     gram_II.diagonal().add_(l2)
-    factor_II, failed = torch.linalg.cholesky_ex(gram_II)
-    if failed:
+    if not _factor(gram_II):
         raise ValueError(f"G + λI is not positive definite with l2={l2:g}: raise it")
-    gram_II.copy_(factor_II)
-    del factor_II
-    inverse_II = torch.cholesky_inverse(gram_II)
-    inverse_II /= -inverse_II.diagonal().clone()
-    inverse_II.fill_diagonal_(0.0)
-    return inverse_II
+    torch.cholesky_inverse(gram_II.T, out=gram_II.T)
+    gram_II /= -gram_II.diagonal().clone()
+    gram_II.fill_diagonal_(0.0)
+    return gram_II
 
 
-def shift_of(gram_II: Tensor, l2: float) -> float:
+def shift_of(counts_I: Tensor, pairs_P: Tensor, l2: float) -> float:
     """The first s of 0, λ, 2λ, 4λ, … for which G + (s + λ/2)I is positive definite.
 
     For an estimated matrix, of which noise may have made eigenvalues negative: with s added to λ
-    none of them is below λ/2.
+    none of them is below λ/2. One matrix (I, I) of float64 is held.
     """
     shift = 0.0
     while True:
-        shifted_II = gram_II.clone()
+        shifted_II = gram(counts_I, pairs_P)
         shifted_II.diagonal().add_(shift + l2 / 2)
-        if not torch.linalg.cholesky_ex(shifted_II).info:
+        if _factor(shifted_II):
             return shift
+        del shifted_II  # before the next one is made
         shift = 2 * shift or l2
+
+
+def _factor(matrix_II: Tensor) -> bool:
+    """Put the Cholesky factor of a symmetric matrix in its place, transposed; False: indefinite."""
+    # LAPACK goes by columns: the transpose of a symmetric matrix is itself in that order, and
+    # what is written to it needs no second matrix.
+    columns_II = matrix_II.T
+    failed = torch.zeros((), dtype=torch.int32, device=matrix_II.device)
+    torch.linalg.cholesky_ex(columns_II, out=(columns_II, failed))
+    return not failed

@@ -37,9 +37,13 @@ def estimated_pairs(sketch: CountSketch, sums_RW: Tensor, counts_I: Tensor) -> T
         return counts_I.new_zeros(num_pairs(len(counts_I)))
     kappa = float((rest_RW * products_RW).sum() / (products_RW**2).sum())
     rest_RW = rest_RW - kappa * products_RW
-    pairs_P = torch.cat([sketch.estimates(rest_RW, keys) for keys, _, _ in _pieces(counts_I)])
+    pairs_P, squares = counts_I.new_empty(num_pairs(len(counts_I))), 0.0
+    for keys, _, _ in _pieces(counts_I):
+        found = sketch.estimates(rest_RW, keys)
+        pairs_P[keys[0] : keys[-1] + 1] = found
+        squares += float(found.square().sum())
     squared_norm = float((rest_RW**2).sum()) / sketch.rows
-    noise = max(0.0, (float((pairs_P**2).sum()) - squared_norm) / len(pairs_P))
+    noise = max(0.0, (squares - squared_norm) / len(pairs_P))
     for keys, products, smaller in _pieces(counts_I):
         rest = pairs_P[keys[0] : keys[-1] + 1]
         spread = squared_norm / total * products

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 
 from conf.compose import compose, options
 from conf.tree import Config, ConfigError, to_json
-from server_app.initial_items import row_shape, source_run
+from server_app.initial_items import check_start, row_shape, source_run
 from server_app.run_folder import CONFIG, check_resumable, read_config, read_state
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def make_first(grid: Grid, cfg: Config, run: Callable[[Grid, Config], object]) -
 
     """
     first = first_config(cfg)
+    check_start(cfg, first)
     folder = Path(first.output) / str(first.name)
     if (folder / CONFIG).exists():
         first = replace(first, resume=True)

@@ -22,14 +22,22 @@ from server_app.errors import ServerError
 from server_app.run_folder import CONFIG, flatten, read_config
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from models.base import DotProduct, ScoringModel
     from models.types import Tensors
     from strategies.base import RecStrategy
+
+    Shards = Mapping[str, Mapping[str, str]]
 
 SPLIT = ("min_interactions", "duplicates", "ties", "validation")
 """Settings of a protocol that say which rows are held out."""
 NOT_DATA = ("dataset.path", "dataset.titles", "dataset.bad_rows", "dataset.sha256")
 """Settings of a data set that two runs on the same rows may differ in."""
+KNOWING = {"protocol.negatives": "exclude_heldout", "protocol.select": "best_test"}
+"""What a run may have been told of rows that it held out, and another run must not be."""
+HASHED = ("protocol.num_candidates", "protocol.candidates", "dataset.titles")
+"""Settings beside the rows that a shard's hash of its data hangs on."""
 
 
 def item_tables(folder: Path) -> tuple[Tensors, int, RecStrategy]:
@@ -54,8 +62,10 @@ def item_tables(folder: Path) -> tuple[Tensors, int, RecStrategy]:
     return strategy.item_vectors(shared), server_round, strategy
 
 
-def initial_items(cfg: Config, num_items: int) -> Tensors:
+def initial_items(cfg: Config, num_items: int, shards: Shards | None = None) -> Tensors:
     """Tables that the model starts from in place of drawn ones; none where ``init`` names no run.
+
+    ``shards``: hashes of this run's users and data by shard key, as a checkpoint has them.
 
     Raises:
         ConfigError: when there is no such run or table, or it does not suit this run.
@@ -69,6 +79,7 @@ def initial_items(cfg: Config, num_items: int) -> Tensors:
     if not (folder / CONFIG).is_file():
         raise ConfigError(f"init.run={source}: there is no run in {folder}")
     _check_split(cfg, from_mapping(read_config(folder)))
+    _check_rows(cfg, folder, shards or {})
     found, server_round, strategy = item_tables(folder)
     named = _named(cfg, found, strategy.model.dot_product)
     tables = {n: _scaled(t, cfg.init.std) for n, t in named.items()}
@@ -76,6 +87,18 @@ def initial_items(cfg: Config, num_items: int) -> Tensors:
         _check_shape(cfg, name, table, num_items)
         log(INFO, "%s starts from %s, round %d", name, source, server_round)
     return tables
+
+
+def check_start(cfg: Config, first: Config) -> None:
+    """Raise ConfigError unless the model can start from the items of such a run.
+
+    By names and widths, before it is made.
+    """
+    theirs = first.model
+    drawn = theirs.init_shared(1, np.random.default_rng(0))
+    found = {name: drawn[name] for name in theirs.item_tables}
+    for name, table in _named(cfg, found, theirs.dot_product).items():
+        _check_shape(cfg, name, table, 1)
 
 
 def source_run(cfg: Config) -> str | None:
@@ -125,12 +148,30 @@ def row_shape(model: ScoringModel, name: str) -> list[int]:
 
 def _check_split(cfg: Config, other: Config) -> None:
     """Raise ConfigError unless both runs hold out the same rows of the same data."""
-    ours, theirs = (flatten(json.loads(to_json(config))) for config in (cfg, other))
+    ours, theirs = _flat(cfg), _flat(other)
     keys = [key for key in ours if key.startswith("dataset.") and key not in NOT_DATA]
     keys += [f"protocol.{name}" for name in SPLIT]
+    keys += [key for key, value in KNOWING.items() if theirs.get(key) == value]
     for key in keys:
         if ours[key] != theirs.get(key):
             raise ConfigError(
                 f"init.run={source_run(cfg)} has {key}={theirs.get(key)} and this run {ours[key]}: "
                 "its embeddings may know rows that are held out here"
             )
+
+
+def _check_rows(cfg: Config, folder: Path, shards: Shards) -> None:
+    """Raise ConfigError where a shard of both runs has other users or rows than it had."""
+    ours, theirs = _flat(cfg), _flat(from_mapping(read_config(folder)))
+    if any(ours[key] != theirs.get(key) for key in HASHED):
+        return
+    for key, known in load_checkpoint(folder).shards.items():
+        if key in shards and shards[key] != known:
+            raise ConfigError(
+                f"init.run={source_run(cfg)} had other users or rows in shard {key}: "
+                "its embeddings may know rows that are held out here"
+            )
+
+
+def _flat(cfg: Config) -> dict[str, object]:
+    return flatten(json.loads(to_json(cfg)))

@@ -29,6 +29,7 @@ from server_app.rounds import Identity, RoundLoop, Tools
 from server_app.run_folder import RunFolder, strategy_folder, with_defaults
 from server_app.snapshot import fingerprint
 from server_app.start import Start, config_hash, recorded
+from server_app.storable import check_storable
 from server_app.trainer import Trainer
 from strategies.base import RecStrategy
 from strategies.codec import to_arrays
@@ -93,8 +94,10 @@ class _Run:
         loop = self.strategy.session = self._loop()
         rng = derive_rng(cfg.seed, Role.INIT_SHARED)
         if self.start.resume_from is None:
-            self.strategy.initial_items = initial_items(cfg, self.directory.num_items)
+            shards = identities(self.directory.shards)
+            self.strategy.initial_items = initial_items(cfg, self.directory.num_items, shards)
         shared = self.strategy.init_shared(self.directory.num_items, rng)
+        check_storable(cfg, self.strategy, shared, self.directory.num_items)
         self.tools.gatherer.reply_limit = self._reply_limit(shared)
         if statistics:
             self.evaluator.count_items()

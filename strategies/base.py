@@ -88,6 +88,11 @@ class RecStrategy(ServerHalf, FlowerHooks):
         if self.model.scores_from_history:
             raise ValueError("the model scores from users' histories; strategy=feddae gives them")
 
+    @property
+    def period(self) -> int:
+        """Rounds from one change of the shared parameters to the next."""
+        return 1
+
     # ---- initial state -------------------------------------------------------------------
     def init_shared(self, num_items: int, rng: np.random.Generator) -> Tensors:
         """Initial shared parameters: drawn once by the server, but for ``initial_items``.

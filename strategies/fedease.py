@@ -64,6 +64,8 @@ class FedEASE(Remembering):
     title: ClassVar[str] = "EASE^R (WWW 2019, arXiv 1905.03375), federated sums"
     about: ClassVar[str] = "Item-item weights in closed form from summed pairs of items"
     common_start: ClassVar[bool] = True
+    send_less: ClassVar[str] = "set strategy.sketch_width"
+    receive_less: ClassVar[str] = "set model.top_k"
     config: FedEASEConfig
     model: ItemWeights
 
@@ -71,6 +73,11 @@ class FedEASE(Remembering):
         """The weights are those of items to items."""
         if not isinstance(self.model, ItemWeights):
             raise ValueError("fedease needs model=ease, whose parameters have a closed form")
+
+    @property
+    def period(self) -> int:
+        """Rounds from one solve to the next."""
+        return self.config.solve_every
 
     @property
     def sketch(self) -> CountSketch | None:
@@ -172,13 +179,14 @@ class FedEASE(Remembering):
         counts_I, pairs, sketch = sums[COUNTS], sums[PAIRS], self.sketch
         if sketch is None:
             return ease_weights(gram(counts_I, pairs), self.config.l2)
-        gram_II = gram(counts_I, estimated_pairs(sketch, pairs, counts_I))
-        return ease_weights(gram_II, self.config.l2 + shift_of(gram_II, self.config.l2))
+        pairs_P = estimated_pairs(sketch, pairs, counts_I)
+        l2 = self.config.l2 + shift_of(counts_I, pairs_P, self.config.l2)
+        return ease_weights(gram(counts_I, pairs_P), l2)
 
 
 def _check_exact(sums: Tensors) -> None:
     """Whole numbers add up exactly below 2²⁴ in float32, 2⁵³ in float64."""
     for name, tensor in sums.items():
         limit = 2 / torch.finfo(tensor.dtype).eps
-        if tensor.numel() and tensor.abs().max() >= limit:
+        if tensor.numel() and max(-tensor.min(), tensor.max()) >= limit:
             raise ValueError(f"{name} reached {limit:.3g}: more users than {tensor.dtype} counts")

@@ -13,6 +13,8 @@ from models.types import IndividualUpdates, IntArray, Tensors, Update
 
 HELLO, ITEM_COUNTS, REFUSED = "query.hello", "query.item_counts", "query.refused"
 """Flower message types beside train and evaluate."""
+MAX_STORED_BYTES = 1_000_000_000
+"""Most that a node can keep of an answer, or of parameters received: SQLite's limit of a value."""
 
 
 @dataclass(frozen=True)

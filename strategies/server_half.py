@@ -34,6 +34,10 @@ class ServerHalf:
     parameters, and nothing of a user's own."""
     extra_exchanges: ClassVar[tuple[str, ...]] = ()
     """Messages beyond one train and one evaluate exchange a round, by name."""
+    send_less: ClassVar[str] = "make the model smaller"
+    """What to set where a sum of updates is too large to be kept."""
+    receive_less: ClassVar[str] = "make the model smaller"
+    """The same of the shared parameters."""
     config: Any
     seed: int = 0
     """The run's, for :meth:`server_rng`."""

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 import tiny_run
 
+from benchmarks.beyond_log import OUT, Log
+from benchmarks.beyond_page import CLOSED_FORMS
+from benchmarks.results_cells import DataSource
 from conf.compose import compose, options
 from conf.tree import Config, from_json, to_json
 from server_app.grid import LocalGrid
@@ -43,6 +46,26 @@ def test_any_strategy_composes_and_the_command_line_has_the_last_word(
     config = preset(name, f"strategy={strategy}", "federation.rounds=7")
     assert (config.strategy_name, config.federation.rounds) == (strategy, 7)
     assert config.protocol.select == "last"
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("strategy", CLOSED_FORMS)
+def test_settings_are_those_that_validation_says_are_best(name: str, strategy: str) -> None:
+    """Of all trials that are recorded; FedEASE has the λ of its central method."""
+    log, source = Log(OUT), DataSource(name.removeprefix("best_"))
+    words = log.best(source, strategy)[0].split()[1:] if strategy != "fedease" else []
+    if strategy == "fedease":
+        words = [f"strategy.l2={log.chosen_references(source)['ease']['l2']}"]
+    config = preset(name, f"strategy={strategy}")
+    assert preset(name, f"strategy={strategy}", *words) == config
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_strategy_is_the_one_that_validation_says_is_best(name: str) -> None:
+    log, source = Log(OUT), DataSource(name.removeprefix("best_"))
+    figures = {"fedease": log.best(source, "central ease")[1]}
+    figures |= {other: log.best(source, other)[1] for other in CLOSED_FORMS[1:]}
+    assert preset(name).strategy_name == max(figures, key=lambda strategy: figures[strategy])
 
 
 @pytest.mark.parametrize("name", PRESETS)

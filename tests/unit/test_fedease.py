@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import pytest
+import tiny_run
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conf.tree import ConfigError, remarks
+from models import ease as ease_module
 from models import gram as gram_module
 from models.ease import COUNTED, HISTORY, WEIGHTS, ItemWeights, as_bits, from_bits
 from models.gram import ease_weights, gram, item_pairs, num_pairs, places, shift_of
 from models.mf import MatrixFactorisation
 from models.types import History, Samples, Tensors, Update
+from server_app.grid import LocalGrid
+from server_app.run import run_server
+from server_app.storable import check_storable
 from strategies.fedease import COUNTS, PAIRS, ROUND, UNSOLVED, FedEASE, FedEASEConfig
 
 NUM_ITEMS = 30
@@ -131,11 +140,27 @@ def test_counts_beyond_float32_are_refused() -> None:
 
 def test_the_shift_makes_an_indefinite_matrix_definite() -> None:
     """λ = 1 and eigenvalues 1 ± 4: s + 1/2 is to be above 3, of 0, 1, 2, 4. A singular one: 0."""
-    indefinite = gram(torch.tensor([1.0, 1.0]), torch.tensor([4.0]))
-    assert shift_of(indefinite, 1.0) == 4
-    assert shift_of(gram(torch.tensor([4.0, 4.0]), torch.tensor([4.0])), 1.0) == 0
+    counts_I, pairs_P = torch.tensor([1.0, 1.0]), torch.tensor([4.0])
+    assert shift_of(counts_I, pairs_P, 1.0) == 4
+    assert shift_of(torch.tensor([4.0, 4.0]), pairs_P, 1.0) == 0
     with pytest.raises(ValueError, match="not positive definite with l2=1: raise it"):
-        ease_weights(indefinite, 1.0)
+        ease_weights(gram(counts_I, pairs_P), 1.0)
+
+
+def test_the_weights_need_no_second_matrix() -> None:
+    """They lie where the Gram matrix did: at 25,000 items a copy is 5 GB."""
+    gram_II = gram(torch.tensor([2.0, 3.0]), torch.tensor([2.0]))
+    assert ease_weights(gram_II, 1.0).data_ptr() == gram_II.data_ptr()
+
+
+def test_largest_entries_of_any_slab_are_those_of_the_whole() -> None:
+    weights_II, model = (
+        torch.randn(9, 9, generator=torch.Generator().manual_seed(0)),
+        ItemWeights(2),
+    )
+    whole = model.packed(weights_II, torch.float32)
+    with mock.patch.object(ease_module, "SLAB", 4):
+        assert torch.equal(model.packed(weights_II, torch.float32), whole)
 
 
 def test_scores_are_sums_of_rows_and_of_their_largest_entries() -> None:
@@ -196,3 +221,45 @@ def test_other_models_and_no_entries_are_refused() -> None:
 
 def test_items_are_not_a_users_own() -> None:
     assert not made().has_own_item_parameters
+
+
+# ---- sizes and rounds that a run cannot have ----------------------------------------------
+def whole_run(folder: Path, *words: str) -> None:
+    cfg = tiny_run.config(folder, "strategy=fedease", "federation.num_nodes=1", *words)
+    run_server(LocalGrid(1), cfg)
+
+
+def test_an_answer_that_no_node_can_keep_is_refused_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """40 items: 780 pairs and 40 counts of 4 bytes are 3,280; a sketch of 3 rows of 8 is not."""
+    monkeypatch.setattr("server_app.storable.MAX_STORED_BYTES", 3280)
+    with pytest.raises(ConfigError, match=r"40 items an answer takes 0\.00 GB.*sketch_width$"):
+        whole_run(tmp_path)
+    assert not (tmp_path / "runs" / "tiny" / "metrics.jsonl").read_text()
+    whole_run(tmp_path, "strategy.sketch_width=8", "federation.rounds=1", "name=sketched")
+    monkeypatch.setattr("server_app.storable.MAX_STORED_BYTES", 3281)
+    whole_run(tmp_path, "federation.rounds=1", "name=whole")
+
+
+def test_shared_parameters_that_a_deployed_node_cannot_keep_are_refused(tmp_path: Path) -> None:
+    """15,812² numbers of 4 bytes are 1.0001 · 10⁹; one item less is below."""
+    simulated = tiny_run.config(tmp_path, "strategy=fedease", "strategy.sketch_width=8")
+    federation = replace(simulated.federation, grid="deployment")
+    deployed, strategy = replace(simulated, federation=federation), made(sketch_width=8)
+    for num_items, refused in ((15_811, False), (15_812, True)):
+        shared = {WEIGHTS: torch.zeros(1).expand(num_items, num_items)}
+        check_storable(simulated, strategy, shared, num_items)
+        with pytest.raises(ConfigError, match=r"top_k$") if refused else nullcontext():
+            check_storable(deployed, strategy, shared, num_items)
+
+
+def test_a_run_that_ends_before_the_first_solve_is_refused(tmp_path: Path) -> None:
+    """Its weights would all be zero. Figures of rounds between two solves are remarked on."""
+    solve = ("strategy=fedease", "strategy.solve_every=4")
+    with pytest.raises(ConfigError, match=r"every 4 rounds: federation\.rounds=3 would end"):
+        tiny_run.config(tmp_path, *solve, "federation.rounds=3")
+    for every, rounds, told in ((4, 8, False), (4, 10, True), (2, 8, True)):
+        words = (f"evaluation.every={every}", f"federation.rounds={rounds}")
+        said = remarks(tiny_run.config(tmp_path, *solve, *words))
+        assert any("every 4 rounds" in remark for remark in said) == told

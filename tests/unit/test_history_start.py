@@ -127,9 +127,8 @@ def test_a_resumed_run_does_not_ask_for_the_first_again(tmp_path: Path) -> None:
 
 
 def test_the_first_run_is_gone_on_with_and_not_made_twice(tmp_path: Path) -> None:
-    """A run that failed after its first run finds it complete; with other settings it refuses."""
-    with pytest.raises(ConfigError, match="the model"):
-        first_run(tmp_path, "init.table=item_emb", "init.into=item_mlp")
+    """A run that is made again finds its first run complete; with other settings it refuses."""
+    first_run(tmp_path, "federation.rounds=1")
     made = (tmp_path / "runs" / "tiny-init" / "metrics.jsonl").stat()
     shutil.rmtree(tmp_path / "runs" / "tiny")
     first_run(tmp_path, "federation.rounds=1")
@@ -161,3 +160,18 @@ def test_refusals_are_one_line(tmp_path: Path, overrides: list[str], text: str) 
 def test_an_unknown_first_strategy_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"init\.strategy must be one of cofedrec, .*, got x"):
         first_run(tmp_path, "init.strategy=x")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "text"),
+    [
+        (["init.table=item_emb", "init.into=item_mlp"], r"item_mlp is .* and the model's"),
+        (["init.strategy=fedease"], r"tiny-init has item_weights and the model item_gmf"),
+    ],
+)
+def test_items_that_do_not_fit_are_refused_before_the_first_run(
+    tmp_path: Path, overrides: list[str], text: str
+) -> None:
+    with pytest.raises(ConfigError, match=text):
+        first_run(tmp_path, *overrides)
+    assert not (tmp_path / "runs" / "tiny-init").exists()

@@ -106,3 +106,36 @@ def test_other_data_is_refused(place: Path) -> None:
     shuffled = replace(cfg, dataset=replace(cfg.dataset, time="random"))
     with pytest.raises(ConfigError, match=r"has dataset\.time=timestamp and this run random"):
         initial_items(shuffled, tiny_run.NUM_ITEMS)
+
+
+@pytest.mark.parametrize(
+    ("told", "text"),
+    [
+        (
+            ["protocol.negatives=exclude_heldout"],
+            r"protocol\.negatives=exclude_heldout and this run h",
+        ),
+        (["protocol.select=best_test"], r"protocol\.select=best_test and this run best_validation"),
+    ],
+)
+def test_a_run_that_was_told_of_held_out_items_is_refused(
+    tmp_path: Path, told: list[str], text: str
+) -> None:
+    """Negatives that avoid them, or the round that finds them best; unless this run is as well."""
+    run_server(LocalGrid(1), configured(tmp_path, "source", "strategy=fedmf", *told))
+    with pytest.raises(ConfigError, match=text):
+        initial_items(configured(tmp_path, "x", "strategy=fedmf", "init.run=source"), 40)
+    same = configured(tmp_path, "x", "strategy=fedmf", "init.run=source", *told)
+    assert initial_items(same, tiny_run.NUM_ITEMS)
+
+
+def test_another_file_of_the_same_name_is_refused(tmp_path: Path) -> None:
+    """One row more for user 0, of the same 40 items: another row of his is held out."""
+    run_server(LocalGrid(1), configured(tmp_path, "source", "strategy=fedmf"))
+    path, next_run = tmp_path / "ratings.csv", ("strategy=fedmf", "init.run=source")
+    run_server(LocalGrid(1), configured(tmp_path, "same", *next_run))
+    rows = path.read_text().splitlines()
+    added = next(i for i in range(40) if not any(row.startswith(f"0,{i},") for row in rows))
+    path.write_text("\n".join([*rows, f"0,{added},5,999"]) + "\n")
+    with pytest.raises(ConfigError, match="had other users or rows in shard 000000-of-000001"):
+        run_server(LocalGrid(1), configured(tmp_path, "other", *next_run))

@@ -106,3 +106,10 @@ def test_the_papers_experiment_is_taken_where_there_is_one() -> None:
     assert data.shown == "filmtrust=ratings.txt"
     assert data.overrides("paper") == ["experiment=paper_filmtrust", f"dataset.path={data.path}"]
     assert data.overrides("strict")[:2] == ["protocol=strict", "dataset=filmtrust"]
+
+
+def test_no_methods_given_are_none_and_not_those_chosen_for_the_data(tmp_path: Path) -> None:
+    """There is no file of chosen settings here, and none is asked for."""
+    cell = ReferenceCell(SOURCE, "strict", 0, tmp_path, {})
+    cell.make()
+    assert cell.rows() == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from benchmarks.search import Space, run_trial
 from conf.compose import compose
 from models.rng import Role, derive_rng
 from server_app.references.rows import SELECTION
+from server_app.results import RunResult
 
 SPACES = sorted((Path(search.__file__).parent / "spaces").glob("*.yaml"))
 
@@ -51,6 +53,32 @@ def test_a_trial_keeps_validation_figures_alone(tmp_path: Path) -> None:
     failing = Space(("strategy=fedmf",), {"strategy.server_lr": [-1]})
     error = run_trial(failing, tiny(tmp_path), tmp_path / "runs", 0)["error"]
     assert "server_lr must be positive" in error
+
+
+def test_settings_of_the_command_line_are_part_of_a_trial_and_none_is_run_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two values of one key: four numbers are two trials, of each seed."""
+    (tmp_path / "space.yaml").write_text("fixed: [a=1]\nchoices: {b: [1, 2]}")
+    tried = []
+
+    def note(root: Path, name: str, words: list[str]) -> RunResult:
+        tried.append((name, words))
+        raise ValueError("not run")
+
+    monkeypatch.setattr(search, "scratch_run", note)
+    monkeypatch.setattr(search, "ProcessPoolExecutor", lambda jobs, _: ThreadPoolExecutor(jobs))
+    out = tmp_path / "out.jsonl"
+    command = ["search", str(tmp_path / "space.yaml"), "--out", str(out), "--jobs", "1"]
+    for seed in ("seed=1", "seed=2", "seed=2"):
+        words = [seed, f"dataset.path=/{len(tried)}", "--trials", "4"]
+        monkeypatch.setattr("sys.argv", [*command, *words])
+        search.main()
+    assert len(tried) == 4
+    recorded = [json.loads(line) for line in out.read_text().splitlines()]
+    assert sorted((*r["fixed"], *r["settings"]) for r in recorded) == [
+        ("a=1", f"seed={seed}", f"b={b}") for seed in (1, 2) for b in (1, 2)
+    ]
 
 
 def test_a_recorded_trial_is_not_run_again(
