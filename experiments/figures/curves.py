@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +50,11 @@ def learning_curves(data: LearningCurves, band: Band = "range") -> Figure:
         label, seeds = curve.label, len(curve.values_NE)
         if seeds > 1:
             label += f" ({seeds} seeds)"
-            filled = {"color": style.look(number).colour, "alpha": style.BAND_ALPHA, "lw": 0}
+            filled: dict[str, Any] = {
+                "color": style.look(number).colour,
+                "alpha": style.BAND_ALPHA,
+                "lw": 0,
+            }
             axes.fill_between(curve.rounds_E, *spread(curve.values_NE, band), **filled)
         style.line(axes, curve.rounds_E, means(curve.values_NE), number, label)
     style.popularity_line(axes, data.popularity)

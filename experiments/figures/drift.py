@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,11 +38,11 @@ def item_drift(runs: Sequence[ItemDrift]) -> Figure:
     The band of the first panel runs from the 10 % of items that turned least to the 10 % that
     turned most. All three are zero for a table that stands still; scales are logarithmic.
     """
-    figure, (turned, variance, steps) = style.panels(columns=1, rows=3, height=2.5)
+    figure, (turned, variance, steps) = style.panels(3, height=2.2)
     for number, run in enumerate(runs):
         look = style.look(number)
         low_E, high_E = 1 - run.deciles_E9[:, -1], 1 - run.deciles_E9[:, 0]
-        band = {"color": look.colour, "alpha": style.BAND_ALPHA, "lw": 0}
+        band: dict[str, Any] = {"color": look.colour, "alpha": style.BAND_ALPHA, "lw": 0}
         turned.fill_between(run.rounds_E, _above_zero(low_E), _above_zero(high_E), **band)
         series = ((turned, 1 - run.mean_E), (variance, run.variance_E), (steps, run.step_E))
         for axes, values_E in series:

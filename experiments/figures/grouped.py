@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,12 +43,17 @@ class GroupedAccuracy:
 @style.in_style
 def accuracy_by_group(panels: Sequence[GroupedAccuracy]) -> Figure:
     """Mean and standard error over users in each group, a panel a grouping."""
-    figure, drawn = style.panels(rows=len(panels))
+    figure, drawn = style.panels(len(panels), height=2.8)
     for axes, data in zip(drawn, panels, strict=True):
         offsets = _offsets(len(data.series))
         for number, (series, offset) in enumerate(zip(data.series, offsets, strict=True)):
             look, at_K = style.look(number), np.arange(len(data.groups)) + offset
-            marks = {"fmt": look.marker, "color": look.colour, "capsize": 3, "markersize": 7}
+            marks: dict[str, Any] = {
+                "fmt": look.marker,
+                "color": look.colour,
+                "capsize": 3,
+                "markersize": 7,
+            }
             axes.errorbar(at_K, series.means_K, series.errors_K, label=series.label, **marks)
         names = [f"{g}\n{n} users" for g, n in zip(data.groups, data.users_K, strict=True)]
         axes.set_xticks(range(len(data.groups)), names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +43,7 @@ def rho_sensitivity(
     ``radius`` share a panel.
     """
     radii = list(dict.fromkeys(series.radius for series in data))
-    figure, drawn = style.panels(columns=len(radii))
+    figure, drawn = style.panels(len(radii), height=2.8)
     for axes, radius in zip(drawn, radii, strict=True):
         own = [series for series in data if series.radius == radius]
         positive = np.unique(np.concatenate([s.rho_R[s.rho_R > 0] for s in own]))
@@ -65,7 +66,7 @@ def _series(axes: Axes, series: Sensitivity, number: int, positive: Floats) -> N
     at_R = places(series.rho_R[order], positive)
     means_R = np.array([_mean(row) for row in values_RN])
     sds_R = np.array([_sd(row) for row in values_RN])
-    style_of = {"color": look.colour, "marker": look.marker, "linestyle": look.line}
+    style_of: dict[str, Any] = {"color": look.colour, "marker": look.marker, "linestyle": look.line}
     axes.errorbar(at_R, means_R, sds_R, capsize=3, label=series.label or None, **style_of)
 
 
@@ -90,7 +91,7 @@ def _radius_axis(axes: Axes, positive: Floats, zero: bool) -> None:
     axes.tick_params(axis="x", rotation=45 if len(radii) > 5 else 0)
     if zero and len(positive):
         middle = (at[0] + at[1]) / 2
-        mark = {"transform": axes.get_xaxis_transform(), "clip_on": False}
+        mark: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "clip_on": False}
         axes.text(middle, 0.0, "//", ha="center", va="center", **mark)
 
 

@@ -47,8 +47,10 @@ LOOKS: tuple[Look, ...] = (
 REFERENCE = "0.35"
 """Grey of what is drawn for comparison, such as popularity."""
 BAND_ALPHA = 0.18
-WIDTH, HEIGHT = 5.0, 3.6
+WIDTH, HEIGHT = 5.0, 3.3
 """Of one panel, in inches."""
+LEGEND_LINE = 0.23
+"""Height of a line of a legend, in inches."""
 DPI = 160
 """Of the PNG: a panel is 800 pixels wide, and its text 11 pixels high where shown at 400."""
 SETTINGS: dict[str, Any] = {
@@ -66,6 +68,7 @@ SETTINGS: dict[str, Any] = {
 
 
 MARKS = 10
+"""Markers of a line, about."""
 LONG_LABEL = 20
 """Characters of a label beyond which a legend has one column."""
 in_style = rc_context(SETTINGS)
@@ -79,26 +82,30 @@ def look(number: int) -> Look:
     return Look(LOOKS[place].colour, other.line, other.marker)
 
 
-def panels(columns: int = 1, rows: int = 1, *, height: float = HEIGHT) -> tuple[Figure, list[Axes]]:
-    """A figure of ``rows`` × ``columns`` axes, row after row."""
-    figure = Figure(figsize=(WIDTH * columns, height * rows), layout="constrained")
+def panels(
+    rows: int = 1, columns: int = 1, *, width: float = WIDTH, height: float = HEIGHT
+) -> tuple[Figure, list[Axes]]:
+    """A figure of ``rows`` × ``columns`` axes, row after row; sizes of one in inches."""
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     FigureCanvasAgg(figure)
     return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
 
 
 def legend(figure: Figure, axes: Axes) -> None:
-    """A legend of the series of ``axes`` below the figure, where it hides nothing."""
+    """A legend of the series of ``axes`` below the figure, for which the figure grows."""
     handles, labels = axes.get_legend_handles_labels()
-    if labels:
-        columns = 1 if max(map(len, labels)) > LONG_LABEL else 2
-        where = {"loc": "outside lower center", "ncols": columns}
-        figure.legend(handles, labels, frameon=False, handlelength=3.2, **where)
+    if not labels:
+        return
+    columns = 1 if max(map(len, labels)) > LONG_LABEL else 2
+    figure.set_figheight(figure.get_figheight() + LEGEND_LINE * -(-len(labels) // columns))
+    where: dict[str, Any] = {"loc": "outside lower center", "ncols": columns}
+    figure.legend(handles, labels, frameon=False, handlelength=3.2, **where)
 
 
 def line(axes: Axes, xs: Numbers, ys: Numbers, number: int, label: str) -> None:
     """Series ``number`` as a line with some ten markers, shifted so that series do not hide."""
     own, every = look(number), max(1, len(xs) // MARKS)
-    drawn = {"color": own.colour, "marker": own.marker, "linestyle": own.line}
+    drawn: dict[str, Any] = {"color": own.colour, "marker": own.marker, "linestyle": own.line}
     axes.plot(xs, ys, label=label, markevery=(number % every, every), **drawn)
 
 
@@ -117,8 +124,12 @@ def share_range(drawn: Sequence[Axes]) -> None:
 
 
 def per_cent(axes: Axes, metric: str) -> None:
-    """Label the upright axis as a metric in per cent; the values are shares of one."""
-    axes.set_ylabel(f"{metric} (%)")
+    """Label the upright axis as a metric in per cent; the values are shares of one.
+
+    What follows the metric's first comma, such as its candidates, has a line of its own.
+    """
+    name, _, about = metric.partition(", ")
+    axes.set_ylabel(f"{name} (%)" + (f"\n{about}" if about else ""))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g}"))
 
 

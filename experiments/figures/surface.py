@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,8 @@ from experiments.figures import style
 
 Floats = npt.NDArray[np.float64]
 LEVELS = 12
-GREEK = ("α", "β")
+TITLE_WIDTH = 26
+"""Characters of a line of a panel's title."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,13 @@ def loss_landscape(surfaces: Sequence[Surface], quantity: str = "training loss a
     deep bowl is not a single colour.
     """
     levels = shared_levels([surface.loss_GG for surface in surfaces])
-    figure, drawn = style.panels(columns=len(surfaces), height=4.0)
+    figure, drawn = style.panels(columns=len(surfaces), width=3.1, height=4.1)
     for axes, surface in zip(drawn, surfaces, strict=True):
         filled = _contours(axes, surface, levels)
-    bar = figure.colorbar(filled, ax=drawn, label=quantity, ticks=levels[::2])
-    bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
+    bar = figure.colorbar(
+        filled, ax=drawn, label=quantity, ticks=levels[::3], location="bottom", aspect=30
+    )
+    bar.ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
     return figure
 
 
@@ -57,9 +61,10 @@ def _contours(axes: Axes, surface: Surface, levels: Floats) -> QuadContourSet:
     axes.plot(0, 0, "P", color="white", markeredgecolor="black", markersize=9)
     axes.set_aspect("equal")
     axes.grid(visible=False)
-    axes.set_title("\n".join(text for text in (surface.label, surface.note) if text))
-    for name, setter in zip(GREEK, (axes.set_xlabel, axes.set_ylabel), strict=True):
-        setter(f"{name} (filter norms)")
+    lines = [*wrap(surface.label, TITLE_WIDTH), *surface.note.splitlines()]
+    axes.set_title("\n".join(lines))
+    axes.set_xlabel("α (filter norms)")
+    axes.set_ylabel("β (filter norms)")
     return filled
 
 
