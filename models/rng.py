@@ -38,6 +38,7 @@ class Role(IntEnum):
     SERVER = 11
     REFERENCE = 12
     SEARCH = 13
+    LANDSCAPE = 14
 
 
 def derive_rng(seed: int, role: Role, *indices: int) -> np.random.Generator:

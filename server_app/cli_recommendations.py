@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,6 @@ import numpy as np
 from conf.build import ConfigError
 from server_app.cli_common import quiet_flower
 from server_app.cli_node import data_folder, existing, node_errors
-from server_app.errors import ServerError
 
 if TYPE_CHECKING:
     from models.types import Tensors
@@ -86,50 +85,27 @@ def recommendations(
         ServerError: when the run has not completed, or its data or states are gone.
 
     """
-    from client_app.data import load_dataset, shard_bounds
-    from client_app.node_config import store_path
     from client_app.recommend import known_items
     from client_app.recommend import recommend as best_items
-    from client_app.user_store import UserStore
-    from conf.tree import build_strategy, from_mapping
-    from server_app.checkpoint import load_checkpoint
-    from server_app.results import load_result
-    from server_app.run_folder import read_config
+    from server_app.cli_finished import FinishedRun
 
     quiet_flower()
-    load_result(folder)
-    config = from_mapping(read_config(folder))
-    if config.federation.grid == "deployment":
-        raise ConfigError(
-            "the users of this run are on its nodes: ask there, fedrecgel recommend --node-store "
-            "STORE --user ID"
-        )
-    config = replace(config, output=str(folder.parent), name=folder.name)
-    checkpoint = load_checkpoint(folder)
-    if checkpoint.selection.round is None:
-        raise ServerError(f"{folder} has no checkpoint of the selected round")
-    try:
-        dataset = load_dataset(config)
-    except ValueError as error:
-        raise ServerError(str(error)) from None
+    run = FinishedRun.opened(folder)
+    dataset = run.dataset
     index = _user_index(dataset.user_ids.tolist(), user)
-    count = config.federation.num_nodes
-    shard = next(i for i in range(count) if index < shard_bounds(dataset.num_users, i, count)[1])
-    key = f"{shard:06d}-of-{count:06d}"
-    strategy = build_strategy(config)
-    received, source = _received(strategy, checkpoint, folder, index)
-    store = UserStore(store_path({}, config, key), key)
+    received, source = _received(run.strategy, run.checkpoint, folder, index)
+    store = run.store(next(i for i, (_, end) in enumerate(run.shards) if index < end))
     try:
         ranked = best_items(
-            strategy,
-            {**checkpoint.best, **received},
+            run.strategy,
+            {**run.checkpoint.best, **received},
             dataset,
             store,
-            checkpoint.run_id,
+            run.checkpoint.run_id,
             index,
-            checkpoint.selection.round,
+            run.round,
             top,
-            seed=config.seed,
+            seed=run.config.seed,
             hide_heldout=hide_heldout,
         )
     finally:
@@ -140,14 +116,14 @@ def recommendations(
         for i, score in ranked
     ]
     known = known_items(dataset, index, hide_heldout)
-    words = _left_out(config.protocol.validation, int(dataset.test_U[index]), known.tolist())
+    words = _left_out(run.config.protocol.validation, int(dataset.test_U[index]), known.tolist())
     return Recommendation(
         str(dataset.user_ids[index]),
         len(known),
         words,
         items,
         source,
-        checkpoint.selection.round,
+        run.round,
         folder.name,
     )
 

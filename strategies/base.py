@@ -19,6 +19,7 @@ from torch import Tensor
 from models import optim
 from models.base import ScoringModel
 from models.history_start import SolvedStart
+from models.losses import Loss
 from models.rng import Role, derive_rng
 from models.types import (
     ClientResult,
@@ -152,6 +153,14 @@ class RecStrategy(ServerHalf, FlowerHooks):
         rng = np.random.default_rng(0)
         one, two = (self.init_private(count, rng) for count in (1, 2))
         return self.personal_evaluation or any(t.shape != two[n].shape for n, t in one.items())
+
+    @property
+    def training_loss(self) -> Loss | None:
+        """What a user's samples cost by the model's logits, where training descends along that.
+
+        None where it does not: closed forms, or losses with terms of their own.
+        """
+        return None
 
     @property
     def row_tables(self) -> frozenset[str]:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from models import optim
 from models.local_sgd import SGDRates, sgd_alone
+from models.losses import Loss
 from models.mini_batches import mini_batches
 from models.reduce_samples import distinct
 from models.sam import Radii
@@ -101,6 +102,11 @@ class FedAvg(RecStrategy):
     ) -> Tensors:
         """A mini-batch at a time: from the second on, local SGD would rest on moved parameters."""
         return super().adapt(shared, private, self._batches(epochs), rng)
+
+    @property
+    def training_loss(self) -> Loss:
+        """A mini-batch's loss is the mean of its samples: a user's is their sum."""
+        return Loss(self.config.batch_size)
 
     @property
     def averages_weights(self) -> bool:

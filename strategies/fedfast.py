@@ -21,6 +21,7 @@ import numpy as np
 
 from models import optim
 from models.local_sgd import SGDRates, sgd_alone
+from models.losses import Loss
 from models.mini_batches import mini_batches
 from models.sam import Radii
 from models.tables import row_lengths, scale_rows
@@ -65,6 +66,11 @@ class FedFast(RecStrategy):
     def rates(self) -> SGDRates:
         """Local learning rates."""
         return SGDRates(self.config.shared_lr, self.config.private_lr)
+
+    @property
+    def training_loss(self) -> Loss:
+        """A mini-batch's loss is the mean of its samples: a user's is their sum."""
+        return Loss(self.config.batch_size)
 
     @property
     def averages_weights(self) -> bool:

@@ -136,6 +136,11 @@ class FedMF(RecStrategy):
         return self.paillier.step(shared, summed), server_state
 
     # ---- training --------------------------------------------------------------------------
+    @property
+    def training_loss(self) -> Loss:
+        """Sliced binary cross-entropy."""
+        return Loss(self.config.loss_slice)
+
     def init_private(self, num_items: int, rng: np.random.Generator) -> Tensors:
         """One user's vector and the zero moments of its optimiser."""
         parameters = self.model.init_private(num_items, rng)
@@ -146,7 +151,7 @@ class FedMF(RecStrategy):
     ) -> ClientResult:
         """An epoch a private step; the upload is the mean of the epochs' shared gradients."""
         total, loss = {n: torch.zeros_like(t) for n, t in shared.items()}, 0.0
-        bce = Loss(self.config.loss_slice)
+        bce = self.training_loss
         for samples in epochs:
             at = self.private_parameters(private)
             user = sam_gradients(self.model, shared, at, samples, bce, PLAIN)
@@ -164,7 +169,7 @@ class FedMF(RecStrategy):
     ) -> CohortResult:
         """The same for a block of users at once, by the model's block gradients."""
         by_epoch, gradients, loss = list(zip(*epochs_U, strict=True)), [], 0.0
-        bce = Loss(self.config.loss_slice)
+        bce = self.training_loss
         for samples_U in by_epoch:
             at = self.private_parameters(private_block)
             block = self.model.block_gradients(shared, at, samples_U, bce, PLAIN)

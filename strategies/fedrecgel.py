@@ -101,6 +101,11 @@ class FedRecGEL(RecStrategy):
         """What a user's samples cost."""
         return Loss(self.config.loss_slice, self.config.loss)
 
+    @property
+    def training_loss(self) -> Loss:
+        """The same, without perturbation."""
+        return self.loss
+
     def init_private(self, num_items: int, rng: np.random.Generator) -> Tensors:
         """The model's private parameters and their Adam moments."""
         parameters = self.model.init_private(num_items, rng)
