@@ -71,7 +71,8 @@ def main() -> None:
     space, known = Space.read(asked.space).beside(asked.extra), _recorded(asked.out)
     keys = {_key(space.fixed, space.trial(n)): n for n in reversed(range(asked.trials))}
     missing = sorted(number for key, number in keys.items() if key not in known)
-    run = partial(run_trial, space, asked.extra, asked.runs.resolve())
+    # A folder of its own: another search has trials of the same numbers.
+    run = partial(run_trial, space, asked.extra, asked.runs.resolve() / asked.out.stem)
     with ProcessPoolExecutor(asked.jobs, multiprocessing.get_context("spawn")) as pool:
         for found in pool.map(run, missing):
             known[_key(found["fixed"], found["settings"])] = found

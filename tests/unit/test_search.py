@@ -16,6 +16,7 @@ from models.rng import Role, derive_rng
 from server_app.references.rows import SELECTION
 from server_app.results import RunResult
 
+RECORDS = Path(search.__file__).parents[1] / "docs" / "searches"
 SPACES = sorted((Path(search.__file__).parent / "spaces").glob("*.yaml"))
 
 
@@ -43,6 +44,17 @@ def test_every_value_of_a_space_is_allowed(path: Path) -> None:
         compose([*space.fixed, *words, *search.EVALUATION])
 
 
+@pytest.mark.parametrize("path", sorted(RECORDS.glob("*.jsonl")), ids=lambda path: path.stem)
+def test_a_record_has_the_trials_of_its_space(path: Path) -> None:
+    """As many as were drawn, and no others: none was left out or added by hand."""
+    space = Space.read(Path(search.__file__).parent / "spaces" / f"{path.stem}.yaml")
+    recorded = [json.loads(line) for line in path.read_text().splitlines()]
+    found = {search._key(each["fixed"], each["settings"]) for each in recorded}
+    drawn = {search._key(space.fixed, space.trial(n)) for n in range(len(recorded))}
+    assert found == drawn
+    assert len(found) == len(recorded)
+
+
 def test_a_trial_keeps_validation_figures_alone(tmp_path: Path) -> None:
     space = Space(("strategy=fedmf",), {"strategy.server_lr": [0.05]})
     found = run_trial(space, tiny(tmp_path), tmp_path / "runs", 3)
@@ -63,7 +75,7 @@ def test_settings_of_the_command_line_are_part_of_a_trial_and_none_is_run_twice(
     tried = []
 
     def note(root: Path, name: str, words: list[str]) -> RunResult:
-        tried.append((name, words))
+        tried.append((root.name, words))
         raise ValueError("not run")
 
     monkeypatch.setattr(search, "scratch_run", note)
@@ -74,7 +86,7 @@ def test_settings_of_the_command_line_are_part_of_a_trial_and_none_is_run_twice(
         words = [seed, f"dataset.path=/{len(tried)}", "--trials", "4"]
         monkeypatch.setattr("sys.argv", [*command, *words])
         search.main()
-    assert len(tried) == 4
+    assert [folder for folder, _ in tried] == ["out"] * 4  # another search has another
     recorded = [json.loads(line) for line in out.read_text().splitlines()]
     assert sorted((*r["fixed"], *r["settings"]) for r in recorded) == [
         ("a=1", f"seed={seed}", f"b={b}") for seed in (1, 2) for b in (1, 2)
