@@ -130,7 +130,7 @@ def _one(words: Sequence[str], known: dict[tuple[str, ...], Config]) -> Config:
         if key_of(word) in OWN:
             raise ConfigError(f"{word}: {OWN[key_of(word)]}")
     seeds = [word.partition("=")[2] for word in words if key_of(word) == "seed"]
-    plain = bool(seeds) and seeds[-1].isdecimal() and not any("${" in word for word in words)
+    plain = bool(seeds) and seeds[-1].isdecimal() and not any("${seed" in word for word in words)
     rest = tuple(word for word in words if not plain or key_of(word) != "seed")
     if rest not in known:
         known[rest] = _checked(rest)

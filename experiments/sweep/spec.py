@@ -15,7 +15,7 @@ from pathlib import Path
 import yaml  # type: ignore[import-untyped]
 
 from conf.build import ConfigError, build
-from conf.compose import expand, options
+from conf.compose import GROUPS, expand, options
 from conf.schema import EvaluationConfig
 
 DEFAULTS = ("evaluation.user_ranks=true", "evaluation.item_drift=true")
@@ -84,7 +84,7 @@ def spec_of(arguments: Sequence[str], also: Sequence[str]) -> tuple[Spec, str]:
         raise ConfigError(f"one sweep file at a time, got {' '.join(named)}")
     if named:
         spec, name = read_spec(named[0])
-        spec = spec.with_overrides(given)
+        spec, name = spec.with_overrides(given), "-".join([name, *_choices(given)])
     else:
         spec, name = Spec("", (tuple(given),)), ""
     common = [text for text in given if len(expand([text])) == 1]
@@ -142,6 +142,12 @@ def without(overrides: Sequence[str], others: Sequence[str]) -> list[str]:
     """``overrides`` of keys that ``others`` do not have."""
     keys = {key_of(text) for text in others}
     return [text for text in overrides if key_of(text) not in keys]
+
+
+def _choices(given: Sequence[str]) -> list[str]:
+    """Groups that were chosen: runs of another experiment or data set are another sweep."""
+    chosen = [text for text in given if key_of(text) in (*GROUPS, "experiment")]
+    return [re.sub(r"[^A-Za-z0-9._-]+", "_", text.partition("=")[2]) for text in chosen]
 
 
 def _derived_name(spec: Spec) -> str:
