@@ -6,6 +6,7 @@ line that names the key and what is allowed.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
@@ -14,7 +15,7 @@ from typing import Any
 import hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import OverrideType
+from hydra.core.override_parser.types import Glob, Override, OverrideType, Sweep
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -42,18 +43,61 @@ def options(group: str) -> list[str]:
     return sorted(f.name[:-5] for f in folder.iterdir() if f.name.endswith(".yaml"))
 
 
+def expand(overrides: Sequence[str]) -> list[list[str]]:
+    """Overrides of each job of a product sweep in Hydra's multirun grammar.
+
+    ``a=1,2``, ``choice(…)``, ``range(…)`` and, for groups, ``glob(…)`` stand for several values;
+    an override without any of them is in every job as it is. The last one varies fastest.
+
+    Raises:
+        ConfigError: what cannot be read or enumerated, a swept key that is given twice.
+
+    """
+    parsed = [_parsed(text) for text in overrides]
+    keys = [override.key_or_group for override in parsed]
+    for override, text in zip(parsed, overrides, strict=True):
+        if override.is_sweep_override() and keys.count(override.key_or_group) > 1:
+            raise ConfigError(f"{text}: {override.key_or_group} is given twice in one sweep")
+    alternatives = map(_alternatives, parsed, overrides)
+    return [list(job) for job in itertools.product(*alternatives)]
+
+
+def _alternatives(override: Override, text: str) -> list[str]:
+    """The single overrides that one stands for, in the order of writing."""
+    if not override.is_sweep_override():
+        return [text]
+    value, key = override.value(), override.get_key_element()
+    if isinstance(value, Glob):
+        if override.key_or_group not in (*GROUPS, "experiment"):
+            raise ConfigError(f"{text}: glob() is for {', '.join(GROUPS)} and experiment")
+        found = [f"{key}={name}" for name in value.filter(options(override.key_or_group))]
+    elif not override.is_discrete_sweep():
+        raise ConfigError(f"{text}: an interval has no values to run; use choice() or range()")
+    elif isinstance(value, Sweep) and getattr(value, "shuffle", False):
+        raise ConfigError(f"{text}: the jobs of a sweep have a fixed order; leave shuffle() away")
+    else:
+        found = [f"{key}={each}" for each in override.sweep_string_iterator()]
+    if not found:
+        raise ConfigError(f"{text} stands for no value at all")
+    return found
+
+
+def _parsed(text: str) -> Override:
+    try:
+        return OverridesParser.create().parse_override(text)
+    except HydraException:
+        raise ConfigError(
+            f"cannot read the override {text!r}; write key=value and quote special characters"
+        ) from None
+
+
 def _checked(text: str) -> str:
     """One override, refused where Hydra would fail obscurely.
 
     ``key=value`` becomes ``++key=value``: whether a key exists is decided by the typed tree,
     not by which defaults a yaml happens to spell out.
     """
-    try:
-        override = OverridesParser.create().parse_override(text)
-    except HydraException:
-        raise ConfigError(
-            f"cannot read the override {text!r}; write key=value and quote special characters"
-        ) from None
+    override = _parsed(text)
     key, value = override.key_or_group, override.value()
     if not key:
         raise ConfigError(f"the override {text!r} has no key; write key=value")

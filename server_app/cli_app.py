@@ -58,6 +58,16 @@ app.command()(cli_supernode.register)
 app.add_typer(cli_deploy.app)
 
 
+def _add_experiments() -> None:
+    """Commands of the package above this one, which knows the server and is not known to it."""
+    from experiments.sweep import command
+
+    app.command(epilog=command.EXAMPLES)(command.sweep)
+
+
+_add_experiments()
+
+
 def _version(asked: bool) -> None:
     if asked:
         typer.echo(f"fedrecgel {version('fedrecgel')}, flwr {version('flwr')}")

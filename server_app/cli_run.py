@@ -78,7 +78,7 @@ def run_plans(plans: Sequence[Plan], connection: Connection | None) -> None:
 
     ``connection``: the SuperLink of a deployment; None: nodes are simulated.
     """
-    _check_device(plans[0].config)
+    check_device(plans[0].config)
     # Torch, Flower and their kin are imported once the command line is known to be right.
     from server_app.cli_launch import launch
     from server_app.report import result_table, runs_table
@@ -169,13 +169,13 @@ def _planned(overrides: list[str], name: str | None, seed: int | None) -> Plan:
     extra = [] if seed is None else [f"seed={seed}"]
     extra += [] if name is None else [assignment("name", name)]
     config = compose([*overrides, *extra])
-    _check_files(config)
+    check_files(config)
     config = placed(config)
     extra += [assignment("output", config.output), assignment("name", str(config.name))]
     return Plan([*overrides, *extra], config)
 
 
-def _check_files(config: Config) -> None:
+def check_files(config: Config) -> None:
     """Refuse a file that is not there before anything starts."""
     if config.federation.grid == "deployment":
         return  # the nodes have data of their own
@@ -184,7 +184,7 @@ def _check_files(config: Config) -> None:
             raise ConfigError(f"dataset.{key}: there is no file {file_on_disk(path)}")
 
 
-def _check_device(config: Config) -> None:
+def check_device(config: Config) -> None:
     """Refuse a GPU that is not there where this process would do the work."""
     if config.federation.grid != "local" or config.engine.device != "cuda":
         return

@@ -12,8 +12,10 @@ from conf.tree import ConfigError, from_json, ranks_each_in_full, remarks, to_js
 RADII = {
     "paper_filmtrust": ("filmtrust", 0.02, 0.02),
     "paper_lastfm_2k": ("lastfm_2k", 0.01, 0.01),
+    "paper_lastfm_2k_listening": ("lastfm_2k_listening", 0.01, 0.01),
     "paper_amazon_video": ("amazon_video", 0.01, 0.2),
     "paper_qb_article": ("qb_article", 0.05, 0.05),
+    "paper_qb_article_subset": ("qb_article_subset", 0.05, 0.05),
 }
 PATH = "dataset.path=/data/file"
 
