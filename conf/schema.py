@@ -162,6 +162,9 @@ class EvaluationConfig:
     reference, coverage and popularity share. These are sums over a node's users."""
     patience: int | None = None
     """Stop after this many evaluations without a better selection metric; None: never."""
+    user_ranks: bool = False
+    """Nodes send each ranked user's ranks, for ``user_ranks.npz`` in the run's folder. Personal
+    figures: only in a simulation."""
 
 
 @dataclass(frozen=True)

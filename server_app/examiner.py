@@ -54,6 +54,8 @@ class Examiner:
         self._due: _Due | None = None
         self.selection = Selection() if resume_from is None else resume_from.selection
         self.best: Tensors = {} if resume_from is None else resume_from.best
+        self.best_ranks = None if resume_from is None else resume_from.best_ranks
+        """Each user's ranks at the selected round, where they were asked for."""
         if resume_from is not None and resume_from.evaluation_due:
             self._due = _Due(resume_from.round, resume_from.shared)
 
@@ -136,7 +138,7 @@ class Examiner:
             self.selection, due.round, ranking.metrics, ranking.counts, self._measure
         )
         if self.selection.round == due.round:
-            self.best = due.shared
+            self.best, self.best_ranks = due.shared, ranking.ranks
         assert self.selection.round is not None
         visible = ranking.visible(self._sealed)
         record = EvaluationRecord(due.round, visible, self.selection.round)

@@ -176,6 +176,7 @@ class RoundLoop:
                 shared=strategy.shared,
                 server_state=strategy.server_state,
                 best=self.examiner.best,
+                best_ranks=self.examiner.best_ranks,
                 trained=identity.trained(),
                 evaluation_due=self.examiner.is_due,
             )
