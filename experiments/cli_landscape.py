@@ -93,6 +93,7 @@ def _drawing() -> Callable[[list[Landscape], Path], None]:
 def _landscapes(
     runs: list[FinishedRun], users: int, steps: Floats, rho: float, seed: int
 ) -> list[Landscape]:
+    import torch
     from rich.progress import Progress
 
     from experiments.trained_users import draw_users, landscape_of, refuse_unsuited, same_question
@@ -100,6 +101,7 @@ def _landscapes(
     for run in runs:
         refuse_unsuited(run)
     same_question(runs)
+    torch.set_num_threads(runs[0].config.engine.threads)  # as the run: sums are those of its nodes
     chosen_U = draw_users(runs, users, seed)
     with Progress(console=ERRORS, transient=True) as progress:
         task = progress.add_task("landscape", total=len(runs) * len(steps) ** 2)

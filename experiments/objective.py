@@ -30,30 +30,40 @@ class MeanLoss:
         """L and ∇L at a point."""
         total, values = {n: torch.zeros_like(t) for n, t in point.items()}, list[float]()
         for term in self.terms:
-            gradients, value = torch.func.grad_and_value(term)(point)
-            values.append(float(value))
-            for name, gradient in gradients.items():
-                total[name] += gradient
+            leaf = _leaf(point)
+            value = term(leaf)
+            values.append(float(value.detach()))
+            _add(total, leaf, torch.autograd.grad(value, _flat(leaf), materialize_grads=True))
         return fsum(values) / len(values), {n: t / len(values) for n, t in total.items()}
 
     def curvature(self, point: Tensors, vector: Tensors) -> Tensors:
         """∇²L · vector at a point: each term's gradient differentiated along the vector."""
         total = {n: torch.zeros_like(t) for n, t in point.items()}
         for term in self.terms:
-            leaf = {n: t.detach().requires_grad_() for n, t in point.items()}
+            leaf = _leaf(point)
             gradients = torch.autograd.grad(
-                term(leaf), list(leaf.values()), create_graph=True, materialize_grads=True
+                term(leaf), _flat(leaf), create_graph=True, materialize_grads=True
             )
-            along = sum(
-                ((g * v).sum() for g, v in zip(gradients, vector.values(), strict=True)),
-                torch.zeros(()),
-            )
-            if not along.requires_grad:
-                continue  # a term that is linear in all of its tensors
-            second = torch.autograd.grad(along, list(leaf.values()), materialize_grads=True)
-            for name, product in zip(leaf, second, strict=True):
-                total[name] += product
+            along = torch.stack(
+                [(g * vector[n]).sum() for n, g in zip(leaf, gradients, strict=True)]
+            ).sum()
+            if along.requires_grad:  # else the term is linear in all of its tensors
+                _add(total, leaf, torch.autograd.grad(along, _flat(leaf), materialize_grads=True))
         return {n: t / len(self.terms) for n, t in total.items()}
+
+
+def _leaf(point: Tensors) -> Tensors:
+    return {n: t.detach().requires_grad_() for n, t in point.items()}
+
+
+def _flat(leaf: Tensors) -> list[Tensor]:
+    return list(leaf.values())
+
+
+def _add(total: Tensors, leaf: Tensors, parts: Sequence[Tensor]) -> None:
+    """Add in place what was computed by the tensors of ``leaf``."""
+    for name, part in zip(leaf, parts, strict=True):
+        total[name] += part
 
 
 def inner(one: Tensors, other: Tensors) -> float:

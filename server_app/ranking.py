@@ -60,9 +60,18 @@ def catalogue_statistics(exposure_I: IntArray, item_counts_I: IntArray) -> Mappi
     places = int(exposure_I.sum())
     if not places:
         return {}
-    num_popular = max(1, int(len(item_counts_I) * TOP_SHARE))
-    popular = np.argsort(-item_counts_I, kind="stable")[:num_popular]
+    popular = popular_items(item_counts_I)
     return {
         COVERAGE: float((exposure_I > 0).mean()),
         POPULARITY_SHARE: float(exposure_I[popular].sum() / places),
     }
+
+
+def popular_items(item_counts_I: IntArray) -> IntArray:
+    """The tenth of the catalogue with the most training interactions, most popular first.
+
+    At least one item; ties to the lower index.
+    """
+    count = max(1, int(len(item_counts_I) * TOP_SHARE))
+    found: IntArray = np.argsort(-item_counts_I, kind="stable")[:count]
+    return found
