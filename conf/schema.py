@@ -165,6 +165,9 @@ class EvaluationConfig:
     user_ranks: bool = False
     """Nodes send each ranked user's ranks, for ``user_ranks.npz`` in the run's folder. Personal
     figures: only in a simulation."""
+    item_drift: bool = False
+    """After each evaluated round a line in ``item_drift.jsonl``: how far the shared item tables
+    have moved since the one before."""
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ class Role(IntEnum):
     REFERENCE = 12
     SEARCH = 13
     LANDSCAPE = 14
+    REPORT = 15
 
 
 def derive_rng(seed: int, role: Role, *indices: int) -> np.random.Generator:

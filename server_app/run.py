@@ -21,6 +21,7 @@ from server_app.failures import client_errors, refuse_client_errors
 from server_app.first_run import make_first
 from server_app.gather import MAX_REPLY_BYTES, Gatherer
 from server_app.initial_items import initial_items
+from server_app.item_drift import ItemDrift
 from server_app.nodes import NodeDirectory
 from server_app.ranking import Ranking
 from server_app.results import RunResult, totals_of
@@ -87,7 +88,8 @@ class _Run:
         gatherer = Gatherer(self.directory, courier, cfg.federation)
         self.evaluator = Evaluator(cfg, self.directory, gatherer, self.header)
         trainer = Trainer(cfg, self.directory, gatherer, self.header)
-        self.tools = Tools(courier, gatherer, trainer, self.evaluator, start.checkpoints)
+        drift = ItemDrift(folder.path) if cfg.evaluation.item_drift else None
+        self.tools = Tools(courier, gatherer, trainer, self.evaluator, start.checkpoints, drift)
 
     def execute(self) -> RunResult:
         """Register the nodes, train, rank the selected round, write the result."""

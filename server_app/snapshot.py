@@ -16,7 +16,7 @@ from server_app import user_ranks
 from server_app.errors import CheckpointError, StorageError
 from server_app.selection import Selection
 
-RANKS = "ranks.npz"
+RANKS, OBSERVED = "ranks.npz", "observed.safetensors"
 TENSORS, BEST, STATE = "tensors.safetensors", "best.safetensors", "state.json"
 SHARED, SERVER = "shared/", "server/"
 
@@ -43,6 +43,14 @@ class Checkpoint:
     best_ranks: UserRanks | None = None
     """Each user's ranks at the selected round, where they were asked for."""
 
+    observed: Tensors = field(default_factory=dict)
+    """Item tables at the last observation of their drift, where it was asked for."""
+
+    @property
+    def observed_round(self) -> int:
+        """The last round whose evaluation is behind this checkpoint, if it was evaluated."""
+        return self.round - 1 if self.evaluation_due else self.round
+
     @property
     def state_rounds(self) -> set[int]:
         """Rounds whose private state a resume from here may ask the nodes for."""
@@ -57,6 +65,8 @@ def encode(checkpoint: Checkpoint) -> dict[str, bytes]:
     files = {TENSORS: _pack(prefixed), BEST: _pack(checkpoint.best)}
     if checkpoint.best_ranks is not None:
         files[RANKS] = user_ranks.to_bytes(checkpoint.best_ranks)
+    if checkpoint.observed:
+        files[OBSERVED] = _pack(checkpoint.observed)
     state: dict[str, object] = {
         "round": checkpoint.round,
         "run_id": checkpoint.run_id,
@@ -130,6 +140,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
             trained=state["trained"],
             evaluation_due=state["evaluation_due"],
             best_ranks=_read_ranks(folder / RANKS, hashes),
+            observed=load(_read(folder / OBSERVED, hashes)) if OBSERVED in hashes else {},
         )
     except (OSError, ValueError, KeyError, TypeError, SafetensorError, StorageError) as error:
         raise CheckpointError(f"{folder} is damaged: {type(error).__name__}: {error}") from error

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from experiments.figures import style
 
 Floats = npt.NDArray[np.float64]
+SHORT = 100
+"""Greatest to least number of bytes below which powers of ten alone are too few ticks."""
 UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -36,6 +38,9 @@ def accuracy_by_bytes(
     for number, curve in enumerate(curves):
         style.line(axes, curve.bytes_E, curve.values_E, number, curve.label)
     axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    if high < SHORT * low:
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: in_units(value)))
     axes.xaxis.set_minor_formatter(NullFormatter())
     style.popularity_line(axes, popularity)

@@ -1,0 +1,76 @@
+"""``fedrecgel report``."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from conf.tree import ConfigError
+from server_app.cli_common import CONSOLE, parse_seeds
+from server_app.tables import FittedTable, Row
+
+NEEDED = ("scipy", "matplotlib", "jinja2")
+EXAMPLES = """Examples:
+fedrecgel report runs --out report
+fedrecgel report sweeps/rho --tune strategy.server_lr --tune-seeds 0,1,2
+"""
+
+
+def report(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Run folders, sweep folders or folders of runs.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder of the report.")] = Path("report"),
+    tune: Annotated[
+        str | None,
+        typer.Option(help="Settings to choose on validation for each arm: KEY[,KEY]."),
+    ] = None,
+    tune_seeds: Annotated[
+        str | None,
+        typer.Option(help="Seeds that choose and are not reported, such as 0,1,2."),
+    ] = None,
+    claims: Annotated[
+        list[Path] | None,
+        typer.Option(help="Files of claims to check, beside those that come with fedrecgel."),
+    ] = None,
+    figures: Annotated[bool, typer.Option(help="Draw figures.")] = True,
+) -> None:
+    """Compare runs: tables with tests over users, figures, one page of HTML."""
+    _check_installed()
+    from experiments.claim_files import known_claims, load_claims
+    from experiments.report.make import make_report
+    from experiments.tuning import Tuning
+
+    if tune_seeds is not None and tune is None:
+        raise ConfigError("--tune-seeds needs --tune")
+    keys = tuple(key.strip() for key in tune.split(",")) if tune is not None else ()
+    if len(set(keys)) < len(keys) or not all(keys):
+        raise ConfigError(f"--tune takes distinct keys such as strategy.server_lr, got {tune!r}")
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out: {out} is not a folder")
+    seeds = tuple(parse_seeds(tune_seeds)) if tune_seeds is not None else ()
+    stated = [*known_claims(), *(load_claims(path) for path in claims or [])]
+    sections = make_report(runs, out, Tuning(keys, seeds), stated, with_figures=figures, say=_say)
+    for section in sections:
+        table = section.tables[0]
+        rows = [
+            Row([line.label.text], [f"{c.text}{c.mark}{' (best)' * c.bold}" for c in line.cells])
+            for line in table.lines
+        ]
+        headings = table.headings
+        notes = [[sentence] for sentence in table.caption]
+        CONSOLE.print(FittedTable(table.title, headings[:1], headings[1:], rows, notes))
+    CONSOLE.print(f"report: {out / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _say(line: str) -> None:
+    CONSOLE.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _check_installed() -> None:
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"{missing[0]} is missing: pip install 'fedrecgel[report]'")
