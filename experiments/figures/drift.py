@@ -1,4 +1,4 @@
-"""Stability of item embeddings between rounds: cosine to the observation before, and its spread."""
+"""Stability of item embeddings between rounds, from what ``item_drift.jsonl`` says of a table."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.figures import style
 
+TURNED = "1 − cosine"
 Floats = npt.NDArray[np.float64]
 
 
@@ -24,7 +26,7 @@ class ItemDrift:
     mean_E: Floats
     """Mean over items of the cosine between an item's embedding now and before."""
     variance_E: Floats
-    """Variance over items of that cosine."""
+    """Variance of a coordinate over items, mean over coordinates; nan where it is not known."""
     deciles_E9: Floats
     """Its deciles, from the 10 % of items that turned most to the 90 %."""
     step_E: Floats
@@ -33,28 +35,40 @@ class ItemDrift:
 
 @style.in_style
 def item_drift(runs: Sequence[ItemDrift]) -> Figure:
-    """How far embeddings turn between observations: 1 - cosine, its variance, relative steps.
+    """How far embeddings turn and move between observations, and how they vary over items.
 
     The band of the first panel runs from the 10 % of items that turned least to the 10 % that
-    turned most. All three are zero for a table that stands still; scales are logarithmic.
+    turned most. Scales are logarithmic: what is zero is left out. So is a panel without values.
     """
-    figure, (turned, variance, steps) = style.panels(3, height=2.2)
-    for number, run in enumerate(runs):
-        look = style.look(number)
-        low_E, high_E = 1 - run.deciles_E9[:, -1], 1 - run.deciles_E9[:, 0]
-        band: dict[str, Any] = {"color": look.colour, "alpha": style.BAND_ALPHA, "lw": 0}
-        turned.fill_between(run.rounds_E, _above_zero(low_E), _above_zero(high_E), **band)
-        series = ((turned, 1 - run.mean_E), (variance, run.variance_E), (steps, run.step_E))
-        for axes, values_E in series:
+    quantities = {
+        TURNED: [1 - run.mean_E for run in runs],
+        "relative step": [run.step_E for run in runs],
+        "variance of\na coordinate": [run.variance_E for run in runs],
+    }
+    shown = {n: v for n, v in quantities.items() if n == TURNED or _any_above_zero(v)}
+    figure, drawn = style.panels(len(shown), height=2.2)
+    _bands(drawn[0], runs)
+    for axes, (name, values) in zip(drawn, shown.items(), strict=True):
+        for number, (run, values_E) in enumerate(zip(runs, values, strict=True)):
             style.line(axes, run.rounds_E, _above_zero(values_E), number, run.label)
-    names = ("1 − cosine", "variance of cosine", "relative step")
-    for axes, name in zip((turned, variance, steps), names, strict=True):
         axes.set_yscale("log")
         axes.set_ylabel(name)
-    turned.set_title("mean over items; band: 10 % to 90 % of items", loc="left")
-    steps.set_xlabel("round")
-    style.legend(figure, turned)
+    drawn[0].set_title("mean over items; band: 10 % to 90 % of items", loc="left")
+    drawn[-1].set_xlabel("round")
+    style.legend(figure, drawn[0])
     return figure
+
+
+def _bands(axes: Axes, runs: Sequence[ItemDrift]) -> None:
+    for number, run in enumerate(runs):
+        least_E, most_E = (_above_zero(1 - run.deciles_E9[:, place]) for place in (-1, 0))
+        band: dict[str, Any] = {"alpha": style.BAND_ALPHA, "lw": 0}
+        colour = style.look(number).colour
+        axes.fill_between(run.rounds_E, least_E, most_E, color=colour, **band)
+
+
+def _any_above_zero(values: Sequence[Floats]) -> bool:
+    return any((values_E > 0).any() for values_E in values)
 
 
 def _above_zero(values_E: Floats) -> Floats:

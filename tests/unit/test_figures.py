@@ -70,7 +70,10 @@ FIGURES: dict[str, tuple[Callable[[], Figure], tuple[str, ...]]] = {
     ),
     "radii": (radii, ("shared", "private", "0.01", "0.1", "//", "mean ± sd", "HR@10 (%)")),
     "surfaces": (surfaces, ("one", "note", "other", "α (filter norms)", "training loss a user")),
-    "drifts": (drifts, ("1 − cosine", "variance of cosine", "relative step", "round", "two")),
+    "drifts": (
+        drifts,
+        ("1 − cosine", "variance of", "a coordinate", "relative step", "round", "two"),
+    ),
     "groups": (groups, ("few", "3 users", "0 users", "standard error", "HR@10 (%)", "a", "b")),
     "traffic": (traffic, ("bytes up and down a user", "1 MB", "popularity", "one")),
 }
@@ -112,6 +115,17 @@ def test_a_figure_of_one_seed_tells_of_no_band(tmp_path: Path) -> None:
     text = svg.read_text("utf-8")
     assert "band" not in text
     assert "popularity" not in text
+
+
+def test_a_panel_without_values_is_left_out(tmp_path: Path) -> None:
+    mean, nothing = np.array([0.7, 0.8, 0.9]), np.full(3, np.nan)
+    run = ItemDrift("one", ROUNDS, mean, nothing, np.repeat(mean[:, None], 9, axis=1), 1 - mean)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _, svg = style.save(item_drift([run]), tmp_path / "x")
+    text = svg.read_text("utf-8")
+    assert "relative step" in text
+    assert "coordinate" not in text
 
 
 def test_bands() -> None:
