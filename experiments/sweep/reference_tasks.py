@@ -18,6 +18,7 @@ from experiments.sweep.jobs import PLACES, data_digest, result_settings
 from experiments.sweep.tasks import Report
 from server_app.cli_common import quiet_flower
 from server_app.cli_reference_rows import reference_rows
+from server_app.errors import ServerError
 from server_app.files import replace_json
 from server_app.references import METHODS
 from server_app.references.base import MissingExtraError, UnavailableError
@@ -127,7 +128,14 @@ class ReferenceTask:
         return self.chosen.is_made() and _is_made(self.path, self.made_of)
 
     def make(self, report: Report) -> None:
-        """Fit and rank."""
+        """Fit and rank.
+
+        Raises:
+            ServerError: when the settings could not be chosen.
+
+        """
+        if not self.chosen.is_made():
+            raise ServerError(f"{self.chosen.label} has failed")
         left_out = _LeftOut()
         settings = self.chosen.settings()
         rows = _fitted(self.config, self.chosen.methods, settings, left_out, tune=False)
@@ -150,7 +158,7 @@ def reference_tasks(
     strict = compose(["protocol=strict", "seed=0", "federation.grid=local"])
     tuned: dict[str, Config] = {}
     for config in splits.values():
-        same = dataclasses.replace(strict, dataset=config.dataset, cache=config.cache)
+        same = _on_data_of(strict, config)
         tuned.setdefault(_key(same), same)
     names = _names([_safe(config.dataset.name) for config in tuned.values()], list(tuned))
     settings = {
@@ -160,9 +168,16 @@ def reference_tasks(
     labels = _names([_split_name(config) for config in splits.values()], list(splits))
     tasks = []
     for config, label in zip(splits.values(), labels, strict=True):
-        same = dataclasses.replace(strict, dataset=config.dataset, cache=config.cache)
-        tasks.append(ReferenceTask(config, settings[_key(same)], label))
+        tasks.append(ReferenceTask(config, settings[_key(_on_data_of(strict, config))], label))
     return list(settings.values()), tasks
+
+
+def _on_data_of(strict: Config, config: Config) -> Config:
+    """``strict`` on the data of a split, with as many candidates as its catalogue has room for."""
+    protocol = dataclasses.replace(strict.protocol, num_candidates=config.protocol.num_candidates)
+    return dataclasses.replace(
+        strict, dataset=config.dataset, cache=config.cache, protocol=protocol
+    )
 
 
 def _split_name(config: Config) -> str:
