@@ -16,7 +16,7 @@ from client_app.private_state import Known
 from client_app.received import Kind, Received
 from client_app.runtime import Node
 from conf.fingerprint import code_fingerprint
-from models.types import History, IntArray, Tensors
+from models.types import History, IntArray, Tensors, UserRanks
 from strategies import wire
 from strategies.messages import EvaluateReply, EvaluateRequest, HelloReply, HelloRequest
 
@@ -75,10 +75,11 @@ def ranking(node: Node, request: EvaluateRequest) -> EvaluateReply:
         raise NodeError(f"unknown scorer {request.scorer!r}: choose one of {sorted(scorers)}")
     catalogue, candidates = scorers[request.scorer](node, request)
     _keep(node, request)
+    users = node.part(request.users)
     sums = evaluate(
         catalogue,
         node.dataset,
-        node.part(request.users),
+        users,
         node.cfg.evaluation.cutoffs,
         request.full,
         node.cfg.engine.evaluation_block,
@@ -91,6 +92,7 @@ def ranking(node: Node, request: EvaluateRequest) -> EvaluateReply:
         counts=dict(sums.counts),
         exposure_I=sums.exposure_I if node.cfg.evaluation.item_statistics else None,
         seconds=time.perf_counter() - started,
+        ranks=UserRanks(users, sums.ranks) if node.cfg.evaluation.user_ranks else None,
     )
 
 

@@ -39,6 +39,9 @@ class RankingSums:
     metrics: dict[str, float]
     counts: dict[str, float]
     exposure_I: IntArray | None
+    ranks: dict[str, IntArray]
+    """By ``test/sampled`` and so on: rank (U,) of each user's held-out item, 0 the best, -1
+    without one. As with the metrics, a split of which no user has an item is not there."""
 
 
 @dataclass(frozen=True)
@@ -73,18 +76,20 @@ def evaluate(
     if block < 1:
         raise ValueError(f"block must be at least 1, got {block}")
     metrics, counts = defaultdict[str, float](float), defaultdict[str, float](float)
+    ranks_by = defaultdict[str, IntArray](lambda: np.full(len(users), -1, dtype=np.int64))
     exposure_I = np.zeros(dataset.num_items, dtype=np.int64) if full else None
     gather = full or candidate_scores is None
     for start in range(0, len(users), block):
         users_U = users[start : start + block]
         scores_UI = _catalogue(catalogue_scores, users_U, dataset.num_items) if gather else None
-        for name, ranks_U in _ranked(dataset, users_U, scores_UI, candidate_scores, full):
+        for name, has, ranks_U in _ranked(dataset, users_U, scores_UI, candidate_scores, full):
+            ranks_by[name][start + has] = ranks_U.numpy() - 1
             for metric, value in metric_sums(ranks_U, cutoffs).items():
                 metrics[f"{name}/{metric}"] += value
                 counts[f"{name}/{metric}"] += len(ranks_U)
         if exposure_I is not None and scores_UI is not None:
             exposure_I += _exposure(dataset, users_U, scores_UI)
-    return RankingSums(dict(metrics), dict(counts), exposure_I)
+    return RankingSums(dict(metrics), dict(counts), exposure_I, dict(ranks_by))
 
 
 def popularity(item_counts_I: IntArray) -> tuple[CatalogueScores, CandidateScores]:
@@ -123,8 +128,8 @@ def _ranked(
     scores_UI: Tensor | None,
     candidate_scores: CandidateScores | None,
     full: bool,
-) -> Iterator[tuple[str, Tensor]]:
-    """Ranks of the users that have a held-out item, by split and kind of ranking."""
+) -> Iterator[tuple[str, IntArray, Tensor]]:
+    """By split and kind of ranking: places of the users with a held-out item, and its ranks."""
     for split in _splits(dataset, users_U):
         (has,) = np.nonzero(split.heldout_U >= 0)
         if not len(has):
@@ -136,13 +141,13 @@ def _ranked(
         else:
             assert candidate_scores is not None
             scores_UC = candidate_scores(users_U[has], items_UC)
-        yield f"{split.name}/sampled", ranks(scores_UC[:, 0], scores_UC[:, 1:])
+        yield f"{split.name}/sampled", has, ranks(scores_UC[:, 0], scores_UC[:, 1:])
         if full and scores_UI is not None:
             counted_UI = _unknown(dataset, users_U[has], split.hidden_U[has])
             # The held-out item is no candidate against itself.
             counted_UI.scatter_(1, torch.from_numpy(heldout_U1), value=False)
             catalogue_UI = scores_UI[torch.from_numpy(has)]
-            yield f"{split.name}/full", ranks(scores_UC[:, 0], catalogue_UI, counted_UI)
+            yield f"{split.name}/full", has, ranks(scores_UC[:, 0], catalogue_UI, counted_UI)
 
 
 def _unknown(dataset: Dataset, users_U: IntArray, hidden_U: IntArray) -> Tensor:

@@ -50,6 +50,23 @@ def own_paths(node_config: Mapping[str, object]) -> tuple[str | None, str | None
     return None if data is None else str(data), None if cache is None else str(cache)
 
 
+def refuse_personal(node_config: Mapping[str, object], cfg: Config) -> None:
+    """A node set up with paths of its own gives no single user's figures, whatever is asked.
+
+    The configuration itself refuses this for a deployment; but it is the server that says so.
+
+    Raises:
+        NodeError: when the run asks for each user's ranks.
+
+    """
+    own = sorted({DATA_PATH, CACHE_PATH, STORE_PATH} & node_config.keys())
+    if cfg.evaluation.user_ranks and own:
+        raise NodeError(
+            f"this node has a {own[0]} of its own and does not give its users' ranks, which are "
+            "personal figures: evaluation.user_ranks=false"
+        )
+
+
 def share_of(
     node_config: Mapping[str, object], folder: Path | None, dataset: Dataset
 ) -> tuple[str, IntArray]:

@@ -22,7 +22,14 @@ from flwr.app import ArrayRecord
 from client_app.cache import Cache
 from client_app.data import Dataset, load_dataset
 from client_app.device import device_of
-from client_app.node_config import NodeError, own_folder, own_paths, share_of, store_path
+from client_app.node_config import (
+    NodeError,
+    own_folder,
+    own_paths,
+    refuse_personal,
+    share_of,
+    store_path,
+)
 from client_app.private_state import PrivateState, UnknownRun
 from client_app.shard import load_shard
 from client_app.user_store import UserStore
@@ -124,6 +131,7 @@ def open_node(
     check_code(header)
     folder = own_folder(node_config)
     cfg, dataset, strategy = _application(header.config_json, folder, own_paths(node_config))
+    refuse_personal(node_config, cfg)
     device_of(cfg.engine.device)
     if torch.get_num_threads() != cfg.engine.threads:
         torch.set_num_threads(cfg.engine.threads)

@@ -81,6 +81,11 @@ def _problems(config: Config) -> Iterator[str]:
     yield from _protocol(config)
     yield from _init(config)
     yield from _run(config)
+    if config.evaluation.user_ranks and config.federation.grid == "deployment":
+        yield (
+            "evaluation.user_ranks=true is for simulations: ranks are personal figures, which do "
+            "not leave the nodes of a deployment (federation.grid=deployment)"
+        )
 
 
 def _ranges(config: Config) -> Iterator[str]:

@@ -162,6 +162,12 @@ class EvaluationConfig:
     reference, coverage and popularity share. These are sums over a node's users."""
     patience: int | None = None
     """Stop after this many evaluations without a better selection metric; None: never."""
+    user_ranks: bool = False
+    """Nodes send each ranked user's ranks, for ``user_ranks.npz`` in the run's folder. Personal
+    figures: only in a simulation."""
+    item_drift: bool = False
+    """After each evaluated round a line in ``item_drift.jsonl``: how far the shared item tables
+    have moved since the one before."""
 
 
 @dataclass(frozen=True)

@@ -157,6 +157,19 @@ class IndividualUpdates:
         return len(self.users_U)
 
 
+@dataclass(frozen=True)
+class UserRanks:
+    """Where each user's held-out items were ranked, by ascending global index."""
+
+    users_U: IntArray
+    ranks: Mapping[str, IntArray]
+    """By ``test/sampled``, ``test/full``, ``validation/sampled``, …: the rank (U,) int64 of the
+    user's held-out item, 0 the best; -1 for a user without one."""
+
+    def __len__(self) -> int:
+        return len(self.users_U)
+
+
 class SumOfUpdates:
     """Running sum of updates, so that a block's memory does not grow with its users."""
 

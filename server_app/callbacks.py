@@ -9,7 +9,8 @@ from pathlib import Path
 
 from flwr.common.logger import log
 
-from server_app.files import named, replace_file
+from server_app.files import named
+from server_app.records import read_records, truncate_records
 from server_app.results import RunResult
 
 METRICS = "metrics.jsonl"
@@ -129,14 +130,9 @@ class LogProgress(Callback):
 
 def read_metrics(folder: Path) -> list[dict[str, object]]:
     """The complete lines of a run's ``metrics.jsonl``; a line cut off by a crash is left out."""
-    path = folder / METRICS
-    text = path.read_text("utf-8") if path.exists() else ""
-    whole, _, _ = text.rpartition("\n")
-    return [json.loads(line) for line in whole.splitlines()]
+    return read_records(folder / METRICS)
 
 
 def truncate_metrics(folder: Path, last_round: int) -> None:
     """Drop the lines of rounds after ``last_round``, which a resumed run trains again."""
-    kept = [r for r in read_metrics(folder) if int(str(r["round"])) <= last_round]
-    lines = [json.dumps(record, allow_nan=False) + "\n" for record in kept]
-    replace_file(folder / METRICS, "".join(lines).encode())
+    truncate_records(folder / METRICS, last_round)

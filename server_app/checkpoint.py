@@ -2,7 +2,9 @@
 
 A checkpoint is a folder ``round-000000010`` with ``tensors.safetensors`` (shared parameters
 and the strategy's server state), ``best.safetensors`` (shared parameters of the selected
-round) and ``state.json`` (everything else, with the hashes of the three). The tensors files
+round) and ``state.json`` (everything else, with the hashes of the others); with
+``evaluation.user_ranks`` also ``ranks.npz``, each user's ranks at the selected round, and with
+``evaluation.item_drift`` ``observed.safetensors``, the item tables observed last. The tensors files
 hold nothing but tensors, so equal runs write equal bytes.
 """
 

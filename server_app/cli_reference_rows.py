@@ -18,6 +18,7 @@ from client_app.negatives import block_samples
 from conf.build import ConfigError, build, unknown_keys
 from conf.tree import Config
 from models.rng import Role, UserStreams
+from models.types import UserRanks
 from server_app.errors import StorageError
 from server_app.ranking import Ranking, summarise
 from server_app.references import METHODS
@@ -52,6 +53,7 @@ def reference_rows(
     settings: Settings | None = None,
     tune: bool = False,
     on_unavailable: Callable[[str, UnavailableError], None] | None = None,
+    on_ranks: Callable[[str, UserRanks], None] | None = None,
 ) -> list[ReferenceRow]:
     """Fit ``methods`` (names of ``METHODS``) and rank the held-out items; a row each, in order.
 
@@ -59,6 +61,8 @@ def reference_rows(
     whose popularity row equals the one here to the bit. With ``tune`` the settings of each
     method's grid are compared by NDCG@10 on the validation items (full ranking), and the test
     figures are those of the best, which is the earlier one of equals.
+
+    ``on_ranks`` is handed each method's name and the ranks behind its row, by user.
 
     A method that cannot be fitted here is handed to ``on_unavailable`` and has no row; without
     it the error is raised, before any fit where a package is missing.
@@ -81,9 +85,13 @@ def reference_rows(
         for name in usable:
             try:
                 with _threads(cfg.engine.threads):
-                    rows.append(_row(cfg, dataset, train_UI, name, options[name], draw))
+                    best, row = _row(cfg, dataset, train_UI, name, options[name], draw)
             except UnavailableError as error:
                 skip(name, error)
+                continue
+            rows.append(row)
+            if on_ranks is not None and best.ranks is not None:
+                on_ranks(name, best.ranks)
     except DataError as error:
         raise StorageError(str(error)) from None
     return rows
@@ -115,7 +123,15 @@ def rank(cfg: Config, dataset: Dataset, scorer: Scorer) -> Ranking:
         part = users[np.searchsorted(users, lo) : np.searchsorted(users, hi)]
         sums = evaluate(scorer, dataset, part, sorted(cutoffs), True, cfg.engine.evaluation_block)
         replies.append(
-            EvaluateReply(f"{index:09}", 0, sums.metrics, sums.counts, sums.exposure_I, 0.0)
+            EvaluateReply(
+                shard_key=f"{index:09}",
+                round=0,
+                metrics=sums.metrics,
+                counts=sums.counts,
+                exposure_I=sums.exposure_I,
+                seconds=0.0,
+                ranks=UserRanks(part, sums.ranks),
+            )
         )
     return summarise(replies, dataset.item_counts(np.arange(dataset.num_users)))
 
@@ -159,11 +175,12 @@ def _row(
     name: str,
     options: Sequence[Any],
     draw: Draw,
-) -> ReferenceRow:
+) -> tuple[Ranking, ReferenceRow]:
+    """The best fit's ranking, and the row."""
     fits = [_fitted(cfg, dataset, train_UI, METHODS[name](each, draw)) for each in options]
     best = fits[0] if len(fits) == 1 else max(fits, key=_validation)
     tried = () if len(fits) == 1 else fits
-    return ReferenceRow(
+    return best.ranking, ReferenceRow(
         method=name,
         title=best.method.title,
         implementation=best.method.implementation,

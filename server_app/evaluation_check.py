@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from conf.tree import Config
 from models.metrics import METRICS
 from models.types import IntArray
+from server_app.rank_check import ranks_problem
 from strategies.messages import EvaluateReply
 
 PLACES = 10
@@ -23,6 +24,8 @@ class Asked:
     """Names of the metrics by split; a shard without held-out items of a split has none."""
     exposure: bool
     num_items: int
+    places: Mapping[str, int]
+    """Ranks that there are by kind of ranking (sampled, full)."""
 
 
 def asked_names(cfg: Config, full: bool) -> dict[str, frozenset[str]]:
@@ -35,10 +38,13 @@ def asked_names(cfg: Config, full: bool) -> dict[str, frozenset[str]]:
     }
 
 
-def problem(reply: EvaluateReply, asked: Asked, num_users: int) -> str | None:
+def problem(
+    reply: EvaluateReply, asked: Asked, num_users: int, ranked: IntArray | None = None
+) -> str | None:
     """What is wrong with the reply of a shard of ``num_users`` users; None when it is usable.
 
-    The text holds no figures: those of the test split may be sealed.
+    ``ranked``: these users, where each one's ranks were asked for. The text holds no figures:
+    those of the test split may be sealed.
     """
     if reply.round != asked.round:
         return f"answers round {reply.round} instead of {asked.round}"
@@ -46,6 +52,7 @@ def problem(reply: EvaluateReply, asked: Asked, num_users: int) -> str | None:
         _names(reply, asked.names)
         or next((p for n in reply.metrics if (p := _value(reply, n, num_users))), None)
         or _exposure(reply.exposure_I, asked, num_users)
+        or ranks_problem(reply, ranked, asked.places)
     )
 
 

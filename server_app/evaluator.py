@@ -164,9 +164,22 @@ class Evaluator:
             names=asked_names(self._cfg, request.full),
             exposure=request.full and self._cfg.evaluation.item_statistics,
             num_items=self._directory.num_items,
+            places={
+                "sampled": self._cfg.protocol.num_candidates + 1,
+                "full": self._directory.num_items,
+            },
         )
-        users_of = self._ranked_of()
-        return lambda reply: problem(reply, asked, users_of[reply.shard_key])
+        users_of, ranked = self._ranked_of(), self._users_with_ranks()
+        return lambda reply: problem(
+            reply, asked, users_of[reply.shard_key], ranked.get(reply.shard_key)
+        )
+
+    def _users_with_ranks(self) -> dict[str, IntArray]:
+        """By shard: the users whose ranks are asked for."""
+        if not self._cfg.evaluation.user_ranks:
+            return {}
+        shards = self._directory.shards
+        return self._ranked() or {key: hello.users for key, hello in shards.items()}
 
     def _ranked_of(self) -> dict[str, int]:
         """Number of ranked users by shard; a shard without one is not asked."""

@@ -14,6 +14,7 @@ from models.types import Tensors
 from server_app.callbacks import Callback, EvaluationRecord
 from server_app.checkpoint import Checkpoint
 from server_app.evaluator import Evaluator
+from server_app.item_drift import ItemDrift
 from server_app.meter import RoundMeter
 from server_app.ranking import Ranking
 from server_app.selection import Selection, consider, is_sealed, measure_of, out_of_patience
@@ -47,6 +48,7 @@ class Examiner:
         evaluator: Evaluator,
         callbacks: Sequence[Callback],
         resume_from: Checkpoint | None,
+        drift: ItemDrift | None = None,
     ) -> None:
         self._cfg, self._evaluator, self._callbacks = cfg, evaluator, callbacks
         self._measure, self._sealed = measure_of(cfg), is_sealed(cfg)
@@ -54,6 +56,11 @@ class Examiner:
         self._due: _Due | None = None
         self.selection = Selection() if resume_from is None else resume_from.selection
         self.best: Tensors = {} if resume_from is None else resume_from.best
+        self.best_ranks = None if resume_from is None else resume_from.best_ranks
+        """Each user's ranks at the selected round, where they were asked for."""
+        self._drift = drift
+        if drift is not None and resume_from is not None:
+            drift.before = resume_from.observed
         if resume_from is not None and resume_from.evaluation_due:
             self._due = _Due(resume_from.round, resume_from.shared)
 
@@ -61,6 +68,11 @@ class Examiner:
     def early_stopped(self) -> bool:
         """Whether patience has run out."""
         return out_of_patience(self.selection, self._cfg.evaluation.patience)
+
+    @property
+    def observed(self) -> Tensors:
+        """Item tables of the round observed last, for the checkpoint."""
+        return {} if self._drift is None else self._drift.before
 
     @property
     def is_due(self) -> bool:
@@ -129,6 +141,9 @@ class Examiner:
             )
         if not known:
             meter.node_work("evaluate", ranking.seconds)
+        if self._drift is not None:
+            counts_I = self._evaluator.item_counts_I
+            self._drift.observe(strategy, due.round, due.shared, counts_I)
         return self._consider(due, ranking)
 
     def _consider(self, due: _Due, ranking: Ranking) -> Examined:
@@ -136,7 +151,7 @@ class Examiner:
             self.selection, due.round, ranking.metrics, ranking.counts, self._measure
         )
         if self.selection.round == due.round:
-            self.best = due.shared
+            self.best, self.best_ranks = due.shared, ranking.ranks
         assert self.selection.round is not None
         visible = ranking.visible(self._sealed)
         record = EvaluationRecord(due.round, visible, self.selection.round)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.types import IntArray
+from models.types import IntArray, UserRanks
+from server_app.user_ranks import together
 from strategies.hooks import mean_metrics
 from strategies.messages import EvaluateReply
 
@@ -25,6 +26,8 @@ class Ranking:
     counts: dict[str, float]
     seconds: tuple[float, ...] = ()
     """How long each node took."""
+    ranks: UserRanks | None = None
+    """Each user's, where nodes sent them."""
 
     def visible(self, sealed: bool) -> dict[str, float]:
         """The metrics that may be shown; test figures only where they are not sealed."""
@@ -41,7 +44,10 @@ def summarise(replies: Sequence[EvaluateReply], item_counts_I: IntArray | None) 
     exposures = [r.exposure_I for r in replies if r.exposure_I is not None]
     if item_counts_I is not None and exposures and len(exposures) == len(replies):
         metrics |= catalogue_statistics(np.sum(exposures, axis=0), item_counts_I)
-    return Ranking(metrics, counts, tuple(reply.seconds for reply in replies))
+    seconds = tuple(reply.seconds for reply in replies)
+    return Ranking(
+        metrics, counts, seconds, together([r.ranks for r in replies if r.ranks is not None])
+    )
 
 
 def catalogue_statistics(exposure_I: IntArray, item_counts_I: IntArray) -> Mapping[str, float]:

@@ -18,6 +18,7 @@ from server_app.evaluator import Evaluator
 from server_app.examiner import Examined, Examiner
 from server_app.exchange import Courier
 from server_app.gather import Gatherer
+from server_app.item_drift import ItemDrift
 from server_app.meter import RoundMeter
 from server_app.trainer import Trainer
 from strategies.base import RecStrategy
@@ -35,6 +36,7 @@ class Tools:
     trainer: Trainer
     evaluator: Evaluator
     checkpoints: CheckpointStore
+    drift: ItemDrift | None = None
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class RoundLoop:
         self._callbacks = callbacks
         self._resume_from = resume_from
         self._fitting = fitting_workers(cfg)
-        self.examiner = Examiner(cfg, tools.evaluator, callbacks, resume_from)
+        self.examiner = Examiner(cfg, tools.evaluator, callbacks, resume_from, tools.drift)
         self.checkpoint_seconds = 0.0
         """Of the checkpoint since the last round's record."""
         self.round = 0 if resume_from is None else resume_from.round
@@ -176,6 +178,8 @@ class RoundLoop:
                 shared=strategy.shared,
                 server_state=strategy.server_state,
                 best=self.examiner.best,
+                best_ranks=self.examiner.best_ranks,
+                observed=self.examiner.observed,
                 trained=identity.trained(),
                 evaluation_due=self.examiner.is_due,
             )

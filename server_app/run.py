@@ -21,6 +21,7 @@ from server_app.failures import client_errors, refuse_client_errors
 from server_app.first_run import make_first
 from server_app.gather import MAX_REPLY_BYTES, Gatherer
 from server_app.initial_items import initial_items
+from server_app.item_drift import ItemDrift
 from server_app.nodes import NodeDirectory
 from server_app.ranking import Ranking
 from server_app.results import RunResult, totals_of
@@ -30,12 +31,15 @@ from server_app.run_folder import RunFolder, strategy_folder, with_defaults
 from server_app.snapshot import fingerprint
 from server_app.start import Start, config_hash, recorded
 from server_app.trainer import Trainer
+from server_app.user_ranks import MODEL, POPULARITY, save_user_ranks
 from strategies.base import RecStrategy
 from strategies.codec import to_arrays
 from strategies.messages import Header, HelloReply
 
 BYTES_A_ROW = 16
 """Of a row of a table in a reply: its index and its weight."""
+RANK_BYTES = 5 * 8
+"""Of a user in a reply with ranks: its index and up to four ranks."""
 
 
 def run_server(grid: Grid, cfg: Config, callbacks: Sequence[Callback] = ()) -> RunResult:
@@ -83,7 +87,8 @@ class _Run:
         gatherer = Gatherer(self.directory, courier, cfg.federation)
         self.evaluator = Evaluator(cfg, self.directory, gatherer, self.header)
         trainer = Trainer(cfg, self.directory, gatherer, self.header)
-        self.tools = Tools(courier, gatherer, trainer, self.evaluator, start.checkpoints)
+        drift = ItemDrift(folder.path) if cfg.evaluation.item_drift else None
+        self.tools = Tools(courier, gatherer, trainer, self.evaluator, start.checkpoints, drift)
 
     def execute(self) -> RunResult:
         """Register the nodes, train, rank the selected round, write the result."""
@@ -104,7 +109,9 @@ class _Run:
         self.strategy.start(
             self.tools.courier.grid, to_arrays(shared), federation.rounds, federation.deadline_s
         )
-        result = self._result(loop, self._selected(loop), popularity)
+        selected = self._selected(loop)
+        self._save_ranks(selected, popularity)
+        result = self._result(loop, selected, popularity)
         result.save()
         refuse_client_errors(result.rounds, client_errors(self._records(loop)))
         return result
@@ -114,11 +121,17 @@ class _Run:
         # What is summed may be larger than what is shared.
         sizes = (shared, self.strategy.summed_template(shared))
         limit = max(reply_limit(tensors, self.directory.num_items) for tensors in sizes)
+        limit += self._ranks_limit()
         if not self.strategy.needs_individual_updates:
             return limit
         upload = self.strategy.individual_template(shared)
         users = math.ceil(self.cfg.federation.fraction * self.directory.num_users)
         return limit + users * sum(t.numel() * t.element_size() for t in upload.values())
+
+    def _ranks_limit(self) -> int:
+        """Bytes of each user's index and ranks, where a reply has them."""
+        asked = self.cfg.evaluation.user_ranks
+        return RANK_BYTES * self.directory.num_users if asked else 0
 
     def _records(self, loop: RoundLoop) -> list[dict[str, object]]:
         """The rounds' records; the last checkpoint, and what failed in exchanges after them."""
@@ -182,10 +195,18 @@ class _Run:
         if selection.round is None:
             raise CheckpointError("no round was evaluated")
         if self.cfg.evaluation.full != "selected" or ranks_each_in_full(self.cfg):
-            return Ranking(selection.metrics, selection.counts)
+            ranks = loop.examiner.best_ranks
+            return Ranking(selection.metrics, selection.counts, ranks=ranks)
         return self.evaluator.evaluate(
             self.strategy, selection.round, loop.examiner.best, full=True
         )
+
+    def _save_ranks(self, selected: Ranking, popularity: Ranking | None) -> None:
+        """Each user's ranks, where nodes were asked for them."""
+        found = {MODEL: selected, POPULARITY: popularity}
+        ranks = {n: r.ranks for n, r in found.items() if r is not None and r.ranks is not None}
+        if ranks:
+            save_user_ranks(self.folder.path, ranks)
 
     def _result(self, loop: RoundLoop, ranking: Ranking, popularity: Ranking | None) -> RunResult:
         cfg, directory = self.cfg, self.directory

@@ -11,10 +11,12 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from models.types import Tensors
-from server_app.errors import CheckpointError
+from models.types import Tensors, UserRanks
+from server_app import user_ranks
+from server_app.errors import CheckpointError, StorageError
 from server_app.selection import Selection
 
+RANKS, OBSERVED = "ranks.npz", "observed.safetensors"
 TENSORS, BEST, STATE = "tensors.safetensors", "best.safetensors", "state.json"
 SHARED, SERVER = "shared/", "server/"
 
@@ -38,6 +40,16 @@ class Checkpoint:
     """By shard key: the last round whose answer was used."""
     evaluation_due: bool = False
     """The round is to be ranked with the next round's training."""
+    best_ranks: UserRanks | None = None
+    """Each user's ranks at the selected round, where they were asked for."""
+
+    observed: Tensors = field(default_factory=dict)
+    """Item tables at the last observation of their drift, where it was asked for."""
+
+    @property
+    def observed_round(self) -> int:
+        """The last round whose evaluation is behind this checkpoint, if it was evaluated."""
+        return self.round - 1 if self.evaluation_due else self.round
 
     @property
     def state_rounds(self) -> set[int]:
@@ -51,6 +63,10 @@ def encode(checkpoint: Checkpoint) -> dict[str, bytes]:
     prefixed = {SHARED + n: t for n, t in checkpoint.shared.items()}
     prefixed |= {SERVER + n: t for n, t in checkpoint.server_state.items()}
     files = {TENSORS: _pack(prefixed), BEST: _pack(checkpoint.best)}
+    if checkpoint.best_ranks is not None:
+        files[RANKS] = user_ranks.to_bytes(checkpoint.best_ranks)
+    if checkpoint.observed:
+        files[OBSERVED] = _pack(checkpoint.observed)
     state: dict[str, object] = {
         "round": checkpoint.round,
         "run_id": checkpoint.run_id,
@@ -71,11 +87,18 @@ def _pack(tensors: Tensors) -> bytes:
     return save({n: t.detach().contiguous().clone() for n, t in sorted(tensors.items())})
 
 
-def _read_tensors(path: Path, sha256: str) -> Tensors:
+def _read(path: Path, sha256: Mapping[str, str]) -> bytes:
     data = path.read_bytes()
-    if hashlib.sha256(data).hexdigest() != sha256:
+    if hashlib.sha256(data).hexdigest() != sha256[path.name]:
         raise CheckpointError(f"{path} is damaged: its hash does not match")
-    return load(data)
+    return data
+
+
+def _read_ranks(path: Path, sha256: Mapping[str, str]) -> UserRanks | None:
+    if path.name not in sha256:
+        return None
+    _read(path, sha256)
+    return user_ranks.load_ranks(path)
 
 
 def _split(tensors: Tensors) -> dict[str, Tensors]:
@@ -101,8 +124,9 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         state = json.loads((folder / STATE).read_bytes())
         if state["digest"] != _state_digest(state):
             raise CheckpointError(f"{folder / STATE} is damaged: its hash does not match")
-        tensors = _split(_read_tensors(folder / TENSORS, state["sha256"][TENSORS]))
-        best = _read_tensors(folder / BEST, state["sha256"][BEST])
+        hashes = state["sha256"]
+        tensors = _split(load(_read(folder / TENSORS, hashes)))
+        best = load(_read(folder / BEST, hashes))
         return Checkpoint(
             round=state["round"],
             run_id=state["run_id"],
@@ -115,8 +139,10 @@ def read_checkpoint(folder: Path) -> Checkpoint:
             best=best,
             trained=state["trained"],
             evaluation_due=state["evaluation_due"],
+            best_ranks=_read_ranks(folder / RANKS, hashes),
+            observed=load(_read(folder / OBSERVED, hashes)) if OBSERVED in hashes else {},
         )
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError, StorageError) as error:
         raise CheckpointError(f"{folder} is damaged: {type(error).__name__}: {error}") from error
 
 

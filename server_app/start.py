@@ -16,6 +16,8 @@ from conf.tree import Config
 from server_app.callbacks import Callback, read_metrics, truncate_metrics
 from server_app.checkpoint import Checkpoint, CheckpointStore
 from server_app.errors import CheckpointError, ClientsFailedError, RunFolderError, ServerError
+from server_app.item_drift import DRIFT
+from server_app.records import truncate_records
 from server_app.run_folder import RunFolder, RunState, fixed_settings, read_state
 
 
@@ -66,6 +68,8 @@ def _begin(folder: RunFolder, cfg: Config) -> Start:
     checkpoints = CheckpointStore(folder.path)
     checkpoint = checkpoints.load() if cfg.resume else None
     truncate_metrics(folder.path, 0 if checkpoint is None else checkpoint.round)
+    if (drift := folder.path / DRIFT).exists():
+        truncate_records(drift, 0 if checkpoint is None else checkpoint.observed_round)
     if checkpoint is None:
         # The first checkpoint precedes the first round, so without one no node has trained.
         return Start(RunState("running", uuid.uuid4().hex, 0), checkpoints, None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from models.types import IndividualUpdates, IntArray, Tensors, Update
+from models.types import IndividualUpdates, IntArray, Tensors, Update, UserRanks
 
 HELLO, ITEM_COUNTS, REFUSED = "query.hello", "query.item_counts", "query.refused"
 """Flower message types beside train and evaluate."""
@@ -137,3 +137,5 @@ class EvaluateReply:
     exposure_I: IntArray | None
     """How often each item stands in a user's full-ranking top 10 (None: not asked)."""
     seconds: float
+    ranks: UserRanks | None = None
+    """Each ranked user's ranks, where the configuration has ``evaluation.user_ranks``."""

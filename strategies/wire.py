@@ -41,6 +41,7 @@ from strategies.messages import (
     HelloRequest,
     Uplink,
 )
+from strategies.rank_records import RANKS, decode_ranks, encode_ranks
 
 Decoder = Callable[[ArrayRecord], Tensors]
 
@@ -339,6 +340,8 @@ def encode_evaluate_reply(reply: EvaluateReply) -> RecordDict:
     }
     if reply.exposure_I is not None:
         records[EXPOSURE] = ArrayRecord({EXPOSURE: Array(reply.exposure_I)})
+    if reply.ranks is not None:
+        records[RANKS] = encode_ranks(reply.ranks)
     return RecordDict(dict(records))
 
 
@@ -359,6 +362,7 @@ def decode_evaluate_reply(content: RecordDict) -> EvaluateReply:
         counts=prefixed(metrics, COUNT),
         exposure_I=None if exposure is None else integer_vector(exposure, EXPOSURE),
         seconds=seconds_of(metrics),
+        ranks=decode_ranks(content),
     )
 
 
