@@ -26,6 +26,7 @@ from server_app.cli import run_command
 from server_app.lock import is_locked, locked
 from server_app.results import RESULT, load_result
 from server_app.run_folder import read_config, read_state
+from server_app.user_ranks import load_ranks, load_user_ranks
 
 NARROW = SMALL_RUN
 ROOT = Path(__file__).resolve().parents[2]
@@ -216,12 +217,18 @@ def test_references_of_each_split_are_kept(here: Path) -> None:
     assert {k: v for k, v in run.popularity.items() if k in row["metrics"]} == {
         k: v for k, v in row["metrics"].items() if k in run.popularity
     }
+    ranks = load_ranks(folder / "file-strict-s1.popularity.ranks.npz")
+    beside = load_user_ranks(here / "runs" / "s" / "strict-s1")
+    assert beside is not None  # a sweep asks for them by default
+    for name, ranks_U in beside["popularity"].ranks.items():
+        assert (ranks_U == ranks.ranks[name]).all()
     settings = json.loads((folder / "settings" / "file.json").read_text())["settings"]
     assert found["rows"][1]["settings"] == settings["item_knn"]
 
-    times = {path: path.stat().st_mtime_ns for path in folder.rglob("*.json")}
+    times = {path: path.stat().st_mtime_ns for path in folder.rglob("*.*")}
+    assert len(times) == 4 + 4 * 2 + 1  # rows and ranks of the splits, settings
     assert sweep(*words, references="popularity,item_knn") == 0
-    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.json")} == times
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.*")} == times
 
 
 ROUNDS = 40
