@@ -5,7 +5,9 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 WORKERS ?= 2
 
-.PHONY: run test e2e test-slow lint bench results setup clean
+.PHONY: run test e2e test-slow lint bench results setup clean \
+  paper-filmtrust paper-lastfm-2k paper-lastfm-2k-listening paper-amazon-video paper-qb-article \
+  paper-qb-article-subset ablation rho does-sam-help
 
 run: $(READY)  ## Train FedRecGEL on MovieLens-100K with Flower and print the results
 	$(BIN)/fedrecgel run $(ARGS)
@@ -31,6 +33,56 @@ bench: $(READY)  ## Every benchmark of benchmarks/, results into benchmarks/resu
 
 results: $(READY)  ## docs/results.md: all strategies and references; hours (ARGS="--dataset NAME=PATH")
 	$(BIN)/python benchmarks/write_results.py $(ARGS)
+
+# The paper's experiments (docs/sweeps.md): data by these variables, more settings by ARGS.
+FEDRECGEL_DATA    ?= ../shared/data
+FILMTRUST         ?= $(FEDRECGEL_DATA)/filmtrust/filmtrust-ratings.txt
+LASTFM            ?= $(FEDRECGEL_DATA)/lastfm_2k/last-fm-2k-ratings.dat.gz
+LASTFM_LISTENING  ?= $(FEDRECGEL_DATA)/lastfm_2k/user_artists.dat
+AMAZON_VIDEO      ?= $(FEDRECGEL_DATA)/amazon_video/amazon-video-ratings.dat
+QB_ARTICLE        ?= $(FEDRECGEL_DATA)/qb_article/QB-article.csv
+QB_ARTICLE_SUBSET ?= $(FEDRECGEL_DATA)/qb_article_subset/QB-article-subset.csv
+
+# $(call data,VARIABLE): refuse a file that is not there. $(call experiment,SWEEP,OVERRIDES): make it,
+# then report what there is, also when a job failed; the status is then the sweep's.
+data = @test -f "$($(1))" || { echo "there is no file $($(1)): make $@ $(1)=/path/to/file (docs/data.md)"; exit 2; }
+experiment = @$(BIN)/fedrecgel sweep $(1) $(2) --name $(1) --runs runs $(ARGS); made=$$?; \
+  test $$made -le 1 || exit $$made; $(BIN)/fedrecgel report runs/$(1) && exit $$made
+
+paper-filmtrust: $(READY)  ## The paper's table on FilmTrust, with references
+	$(call data,FILMTRUST)
+	$(call experiment,paper_filmtrust,dataset.path="$(FILMTRUST)")
+
+paper-lastfm-2k: $(READY)  ## … on LastFM-2K, tag assignments
+	$(call data,LASTFM)
+	$(call experiment,paper_lastfm_2k,dataset.path="$(LASTFM)")
+
+paper-lastfm-2k-listening: $(READY)  ## … on LastFM-2K, listening counts
+	$(call data,LASTFM_LISTENING)
+	$(call experiment,paper_lastfm_2k_listening,dataset.path="$(LASTFM_LISTENING)")
+
+paper-amazon-video: $(READY)  ## … on Amazon-Video
+	$(call data,AMAZON_VIDEO)
+	$(call experiment,paper_amazon_video,dataset.path="$(AMAZON_VIDEO)")
+
+paper-qb-article: $(READY)  ## … on QB-article, the full file
+	$(call data,QB_ARTICLE)
+	$(call experiment,paper_qb_article,dataset.path="$(QB_ARTICLE)")
+
+paper-qb-article-subset: $(READY)  ## … on a public part of QB-article: not comparable
+	$(call data,QB_ARTICLE_SUBSET)
+	$(call experiment,paper_qb_article_subset,dataset.path="$(QB_ARTICLE_SUBSET)")
+
+ablation: $(READY)  ## No, shared, private, both perturbations, on FilmTrust
+	$(call data,FILMTRUST)
+	$(call experiment,ablation,dataset.path="$(FILMTRUST)")
+
+rho: $(READY)  ## The radii over the paper's range, on FilmTrust
+	$(call data,FILMTRUST)
+	$(call experiment,rho,dataset.path="$(FILMTRUST)")
+
+does-sam-help: $(READY)  ## Radii that each chose their learning rate, MovieLens-100K
+	$(call experiment,does_sam_help,)
 
 setup: $(READY)  ## The virtual environment alone
 

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from conf.build import ConfigError
+from conf.overrides import PATH_KEYS, absolute_overrides
 from experiments.sweep.spec import Spec, spec_of
 from server_app.cli_common import CONSOLE, runs_root
 
@@ -95,10 +96,17 @@ def _asked(
 ) -> Request:
     if not given and not also:
         raise ConfigError("say what to sweep over, such as strategy=fedrecgel,fedncf seeds=0,1,2")
-    spec, derived = spec_of(given, also)
+    spec, derived = spec_of([_file_quoted(text) for text in given], also)
     if references is not None:
         spec = dataclasses.replace(spec, references=tuple(references.split(",")))
     return Request(spec, runs_root(runs) / _checked(name or derived), None)
+
+
+def _file_quoted(text: str) -> str:
+    """The path of a file that is there is one value, whatever characters it has."""
+    key, _, value = text.partition("=")
+    there = key.lstrip("+") in PATH_KEYS and bool(value) and Path(value).expanduser().is_file()
+    return absolute_overrides([text], Path.cwd())[0] if there else text
 
 
 def _continued(name: str, runs: str | None) -> Request:

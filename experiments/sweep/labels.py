@@ -61,6 +61,7 @@ def _label(mapping: Mapping[str, str], varied: Sequence[str]) -> str:
             continue
         end = key.rpartition(".")[2]
         value = PurePath(mapping[key]).name if key in PATH_KEYS else mapping[key]
+        value = _plain(value).strip("_")
         if key == "seed":
             parts.append(f"s{value}")
         elif key in (*GROUPS, "experiment"):
@@ -79,4 +80,8 @@ def _marked(name: str, mapping: Mapping[str, str]) -> str:
 
 
 def _safe(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "_", text).strip("._-")
+    return _plain(text).strip("._-")
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", text)

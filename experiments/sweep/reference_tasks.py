@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,11 @@ from experiments.sweep.jobs import PLACES, data_digest, result_settings
 from experiments.sweep.tasks import Report
 from server_app.cli_common import quiet_flower
 from server_app.cli_reference_rows import reference_rows
+from server_app.errors import ServerError
 from server_app.files import replace_json
 from server_app.references import METHODS
 from server_app.references.base import MissingExtraError, UnavailableError
+from server_app.user_ranks import UserRanks, save_ranks
 
 FOLDER = "references"
 NONE = "none"
@@ -82,7 +84,7 @@ class SettingsTask:
     def make(self, report: Report) -> None:
         """Fit the grids and keep the best settings."""
         left_out = _LeftOut()
-        rows = _fitted(self.config, self.methods, {}, left_out, tune=True)
+        rows = _fitted(self.config, self.methods, {}, left_out)
         settings = {row["method"]: row["settings"] for row in rows}
         _write(self.path, {"made_of": self.made_of, "settings": settings, **left_out.as_json()})
 
@@ -127,11 +129,22 @@ class ReferenceTask:
         return self.chosen.is_made() and _is_made(self.path, self.made_of)
 
     def make(self, report: Report) -> None:
-        """Fit and rank."""
+        """Fit and rank.
+
+        Raises:
+            ServerError: when the settings could not be chosen.
+
+        """
+        if not self.chosen.is_made():
+            raise ServerError(f"{self.chosen.label} has failed")
         left_out = _LeftOut()
         settings = self.chosen.settings()
-        rows = _fitted(self.config, self.chosen.methods, settings, left_out, tune=False)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        rows = _fitted(self.config, self.chosen.methods, settings, left_out, self._keep_ranks)
         _write(self.path, {"made_of": self.made_of, "rows": rows, **left_out.as_json()})
+
+    def _keep_ranks(self, method: str, ranks: UserRanks) -> None:
+        save_ranks(self.path.with_name(f"{self.name}.{method}.ranks.npz"), ranks)
 
     def left_out(self) -> dict[str, str]:
         """Why a method has no row, by its name."""
@@ -150,7 +163,7 @@ def reference_tasks(
     strict = compose(["protocol=strict", "seed=0", "federation.grid=local"])
     tuned: dict[str, Config] = {}
     for config in splits.values():
-        same = dataclasses.replace(strict, dataset=config.dataset, cache=config.cache)
+        same = _on_data_of(strict, config)
         tuned.setdefault(_key(same), same)
     names = _names([_safe(config.dataset.name) for config in tuned.values()], list(tuned))
     settings = {
@@ -160,9 +173,16 @@ def reference_tasks(
     labels = _names([_split_name(config) for config in splits.values()], list(splits))
     tasks = []
     for config, label in zip(splits.values(), labels, strict=True):
-        same = dataclasses.replace(strict, dataset=config.dataset, cache=config.cache)
-        tasks.append(ReferenceTask(config, settings[_key(same)], label))
+        tasks.append(ReferenceTask(config, settings[_key(_on_data_of(strict, config))], label))
     return list(settings.values()), tasks
+
+
+def _on_data_of(strict: Config, config: Config) -> Config:
+    """``strict`` on the data of a split, with as many candidates as its catalogue has room for."""
+    protocol = dataclasses.replace(strict.protocol, num_candidates=config.protocol.num_candidates)
+    return dataclasses.replace(
+        strict, dataset=config.dataset, cache=config.cache, protocol=protocol
+    )
 
 
 def _split_name(config: Config) -> str:
@@ -218,12 +238,19 @@ def _fitted(
     methods: Sequence[str],
     settings: dict[str, dict[str, Any]],
     left_out: _LeftOut,
-    *,
-    tune: bool,
+    on_ranks: Callable[[str, UserRanks], None] | None = None,
 ) -> list[dict[str, Any]]:
+    """Rows as plain values: with the settings given, or, of ranks unasked for, the grids' best."""
     quiet_flower()
     given = {name: settings[name] for name in methods if name in settings}
-    rows = reference_rows(config, methods, settings=given, tune=tune, on_unavailable=left_out)
+    rows = reference_rows(
+        config,
+        methods,
+        settings=given,
+        tune=on_ranks is None,
+        on_unavailable=left_out,
+        on_ranks=on_ranks,
+    )
     return [row.as_json() for row in rows]
 
 
