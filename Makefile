@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 WORKERS ?= 2
 
-.PHONY: run test e2e test-slow lint bench results setup clean \
+.PHONY: run test e2e test-slow test-browser lint bench results setup clean \
   paper-filmtrust paper-lastfm-2k paper-lastfm-2k-listening paper-amazon-video paper-qb-article \
   paper-qb-article-subset ablation rho does-sam-help
 
@@ -21,6 +21,12 @@ e2e: $(READY)  ## Real processes, killed and restarted: minutes
 
 test-slow: $(READY)  ## Tests that take minutes each
 	$(BIN)/pytest -m slow $(ARGS)
+
+test-browser: $(READY)  ## The HTML report in headless Chromium; installs Debian's if there is none
+	command -v chromium chromedriver >/dev/null || \
+	  { apt-get update -qq && apt-get install -qq --no-install-recommends chromium chromium-driver; }
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[browser]'
+	$(BIN)/pytest -m browser $(ARGS)
 
 lint: $(READY)  ## Formatting, lint rules and types
 	$(BIN)/ruff format --check .
