@@ -23,7 +23,7 @@ test-slow: $(READY)  ## Tests that take minutes each
 	$(BIN)/pytest -m slow $(ARGS)
 
 test-browser: $(READY)  ## The HTML report in headless Chromium; installs Debian's if there is none
-	command -v chromium chromedriver >/dev/null || \
+	command -v chromium >/dev/null && command -v chromedriver >/dev/null || \
 	  { apt-get update -qq && apt-get install -qq --no-install-recommends chromium chromium-driver; }
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[browser]'
 	$(BIN)/pytest -m browser $(ARGS)
