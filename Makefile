@@ -49,11 +49,15 @@ AMAZON_VIDEO      ?= $(FEDRECGEL_DATA)/amazon_video/amazon-video-ratings.dat
 QB_ARTICLE        ?= $(FEDRECGEL_DATA)/qb_article/QB-article.csv
 QB_ARTICLE_SUBSET ?= $(FEDRECGEL_DATA)/qb_article_subset/QB-article-subset.csv
 
-# $(call data,VARIABLE): refuse a file that is not there. $(call experiment,SWEEP,OVERRIDES): make it,
+comma := ,
+# Seeds that choose, as in conf/sweep/does_sam_help.yaml.
+TUNING_SEEDS := 10$(comma)11$(comma)12
+
+# $(call data,VARIABLE): refuse a file that is not there. $(call experiment,SWEEP,OVERRIDES,HOW): make it,
 # then report what there is, also when a job failed; the status is then the sweep's.
 data = @test -f "$($(1))" || { echo "there is no file $($(1)): make $@ $(1)=/path/to/file (docs/data.md)"; exit 2; }
 experiment = @$(BIN)/fedrecgel sweep $(1) $(2) --name $(1) --runs runs $(ARGS); made=$$?; \
-  test $$made -le 1 || exit $$made; $(BIN)/fedrecgel report runs/$(1) && exit $$made
+  test $$made -le 1 || exit $$made; $(BIN)/fedrecgel report runs/$(1) --out runs/$(1)/report $(3) && exit $$made
 
 paper-filmtrust: $(READY)  ## The paper's table on FilmTrust, with references
 	$(call data,FILMTRUST)
@@ -88,7 +92,7 @@ rho: $(READY)  ## The radii over the paper's range, on FilmTrust
 	$(call experiment,rho,dataset.path="$(FILMTRUST)")
 
 does-sam-help: $(READY)  ## Radii that each chose their learning rate, MovieLens-100K
-	$(call experiment,does_sam_help,)
+	$(call experiment,does_sam_help,,--tune strategy.server_lr --tune-seeds $(TUNING_SEEDS))
 
 setup: $(READY)  ## The virtual environment alone
 

@@ -140,18 +140,17 @@ def _one(words: Sequence[str], known: dict[tuple[str, ...], Config]) -> Config:
 
 
 def _checked(words: Sequence[str]) -> Config:
-    config = compose(with_more(default_overrides(), [*words, *_local(words)]))
-    if config.federation.grid != "local":
-        raise ConfigError("a sweep runs on the in-process grid: federation.grid=local")
+    for word in words:
+        key, _, value = word.lstrip("+").partition("=")
+        if (key, value) == ("federation", "deployment") or (
+            key == "federation.grid" and value != "local"
+        ):
+            raise ConfigError(f"{word}: a sweep runs on the in-process grid, federation.grid=local")
+    config = compose([*with_more(default_overrides(), words), "federation.grid=local"])
     check_files(config)
     check_device(config)
     build_strategy(config)
     return config
-
-
-def _local(words: Sequence[str]) -> list[str]:
-    given = any(key_of(word) in ("federation.grid", "federation") for word in words)
-    return [] if given else ["federation.grid=local"]
 
 
 def _placed(label: str, arm: str, words: Sequence[str], config: Config, folder: Path) -> Job:
