@@ -79,6 +79,7 @@ def run_plans(plans: Sequence[Plan], connection: Connection | None) -> None:
     ``connection``: the SuperLink of a deployment; None: nodes are simulated.
     """
     _check_device(plans[0].config)
+    _check_trackers(plans[0].config)
     # Torch, Flower and their kin are imported once the command line is known to be right.
     from server_app.cli_launch import launch
     from server_app.report import result_table, runs_table
@@ -194,6 +195,15 @@ def _check_device(config: Config) -> None:
         device_of(config.engine.device)
     except DeviceError as error:
         raise ConfigError(str(error)) from None
+
+
+def _check_trackers(config: Config) -> None:
+    """Refuse a tracker that is not installed, where the server runs on this machine."""
+    if config.tracking.tensorboard or config.tracking.mlflow:
+        from server_app.tracking import check_installed
+
+        if config.federation.grid != "deployment":
+            check_installed(config)
 
 
 def _was_interrupted(config: Config) -> bool:
