@@ -79,7 +79,6 @@ def run_plans(plans: Sequence[Plan], connection: Connection | None) -> None:
     ``connection``: the SuperLink of a deployment; None: nodes are simulated.
     """
     _check_device(plans[0].config)
-    _check_trackers(plans[0].config)
     # Torch, Flower and their kin are imported once the command line is known to be right.
     from server_app.cli_launch import launch
     from server_app.report import result_table, runs_table
@@ -171,6 +170,7 @@ def _planned(overrides: list[str], name: str | None, seed: int | None) -> Plan:
     extra += [] if name is None else [assignment("name", name)]
     config = compose([*overrides, *extra])
     _check_files(config)
+    _check_trackers(config)
     config = placed(config)
     extra += [assignment("output", config.output), assignment("name", str(config.name))]
     return Plan([*overrides, *extra], config)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
-from tensorboard.plugins.hparams import api_pb2, summary_v2
+from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2, summary_v2
 from torch.utils.tensorboard import SummaryWriter
 
 from conf.tree import Config
@@ -46,7 +48,7 @@ class TensorBoardTracker(Tracker):
         """The status, as text and as that of the hyperparameters' session."""
         success = status == FINISHED
         ended = api_pb2.STATUS_SUCCESS if success else api_pb2.STATUS_FAILURE
-        self._writer.file_writer.add_summary(summary_v2.session_end_pb(ended), 0)
+        self._writer.file_writer.add_summary(_session_end(ended), 0)
         self._text("status", yaml.safe_dump({"status": status, **tags}))
         self._writer.close()
 
@@ -54,6 +56,19 @@ class TensorBoardTracker(Tracker):
         # Indented text is shown as it is.
         lines = "".join(f"    {line}\n" for line in text.splitlines())
         self._writer.add_text(name, lines, 0)
+
+
+def _session_end(status: int) -> Any:
+    """The hyperparameters' session has ended; TensorBoard's own function needs TensorFlow."""
+    ended = plugin_data_pb2.SessionEndInfo(status=status, end_time_secs=time.time())
+    content = plugin_data_pb2.HParamsPluginData(
+        version=metadata.PLUGIN_DATA_VERSION, session_end_info=ended
+    )
+    plugin = SummaryMetadata.PluginData(
+        plugin_name=metadata.PLUGIN_NAME, content=content.SerializeToString()
+    )
+    about = SummaryMetadata(plugin_data=plugin)
+    return Summary(value=[Summary.Value(tag=metadata.SESSION_END_INFO_TAG, metadata=about)])
 
 
 def _hyperparameter(value: object) -> bool | float | str:
