@@ -22,7 +22,19 @@ from omegaconf.errors import OmegaConfBaseException
 
 from conf.tree import Config, ConfigError, from_mapping
 
-GROUPS = ("dataset", "protocol", "model", "strategy", "engine", "federation", "evaluation", "init")
+GROUPS = (
+    "dataset",
+    "protocol",
+    "model",
+    "strategy",
+    "engine",
+    "federation",
+    "evaluation",
+    "init",
+    "tracking",
+)
+SEVERAL = ("tracking",)
+"""Groups of which a list of options may be chosen."""
 
 
 def compose(overrides: Sequence[str] = ()) -> Config:
@@ -112,6 +124,8 @@ def _checked(text: str) -> str:
         raise ConfigError(f"{key} takes one value here, got {text!r}")
     if key not in (*GROUPS, "experiment"):
         return f"++{text}" if override.type is OverrideType.CHANGE else text
+    if key in SEVERAL and isinstance(value, list) and set(map(str, value)) <= {*options(key)}:
+        return text
     if not isinstance(value, str) and (key, value) != ("experiment", None):
         raise ConfigError(f"{text} does not exist; choose one of {', '.join(options(key))}")
     return text

@@ -199,6 +199,19 @@ class InitConfig:
 
 
 @dataclass(frozen=True)
+class TrackingConfig:
+    """Where a run is followed beside ``metrics.jsonl`` (``server_app.tracking``)."""
+
+    tensorboard: bool = False
+    """Event files in the folder of the run."""
+    mlflow: bool = False
+    mlflow_uri: str = ""
+    """Tracking store of MLflow, such as http://HOST:5000 or sqlite:////ABS/FILE.db; empty:
+    ``mlflow.db`` beside the folders of the runs."""
+    mlflow_experiment: str = "fedrecgel"
+
+
+@dataclass(frozen=True)
 class Config:
     """The whole resolved configuration of one run."""
 
@@ -216,6 +229,7 @@ class Config:
     federation: FederationConfig = field(default_factory=FederationConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     init: InitConfig = field(default_factory=InitConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
     seed: int = 0
     name: str | None = None
     """Name of the run; None: made from dataset, strategy, seed and time."""

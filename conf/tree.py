@@ -22,6 +22,7 @@ from conf.schema import (
     InitConfig,
     ProtocolConfig,
     SyntheticConfig,
+    TrackingConfig,
 )
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "InitConfig",
     "ProtocolConfig",
     "SyntheticConfig",
+    "TrackingConfig",
     "build",
     "build_strategy",
     "from_json",

@@ -170,6 +170,7 @@ def _planned(overrides: list[str], name: str | None, seed: int | None) -> Plan:
     extra += [] if name is None else [assignment("name", name)]
     config = compose([*overrides, *extra])
     check_files(config)
+    _check_trackers(config)
     config = placed(config)
     extra += [assignment("output", config.output), assignment("name", str(config.name))]
     return Plan([*overrides, *extra], config)
@@ -194,6 +195,15 @@ def check_device(config: Config) -> None:
         device_of(config.engine.device)
     except DeviceError as error:
         raise ConfigError(str(error)) from None
+
+
+def _check_trackers(config: Config) -> None:
+    """Refuse a tracker that is not installed, where the server runs on this machine."""
+    if config.tracking.tensorboard or config.tracking.mlflow:
+        from server_app.tracking import check_installed
+
+        if config.federation.grid != "deployment":
+            check_installed(config)
 
 
 def _was_interrupted(config: Config) -> bool:

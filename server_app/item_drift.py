@@ -87,7 +87,8 @@ def movement(
     """
     items = range(len(now)) if item_counts_I is None else item_counts_I.nonzero()[0].tolist()
     rows = torch.tensor(list(items), dtype=torch.int64)
-    norm_I, cosine_I, step_I = _by_item(now.flatten(1), _flat(before), rows)
+    now = _flat(now)
+    norm_I, cosine_I, step_I = _by_item(now, None if before is None else _flat(before), rows)
     defined = cosine_I[cosine_I.isfinite()]
     return {
         "items": len(rows),
@@ -95,12 +96,13 @@ def movement(
         "cosine_deciles": torch.quantile(defined, DECILES).tolist() if len(defined) else None,
         "norm": _mean(norm_I),
         "step": _mean(step_I),
-        "variance": _variance(now.flatten(1), rows),
+        "variance": _variance(now, rows),
     }
 
 
-def _flat(table: Tensor | None) -> Tensor | None:
-    return None if table is None else table.flatten(1)
+def _flat(table: Tensor) -> Tensor:
+    """A vector an item (I, D); a bias has one coordinate."""
+    return table.reshape(len(table), -1)
 
 
 def _blocks(table: Tensor, rows: Tensor) -> Sequence[Tensor]:

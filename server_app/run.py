@@ -31,6 +31,7 @@ from server_app.run_folder import RunFolder, strategy_folder, with_defaults
 from server_app.snapshot import fingerprint
 from server_app.start import Start, config_hash, recorded
 from server_app.storable import check_storable
+from server_app.tracking import check_installed, trackers
 from server_app.trainer import Trainer
 from server_app.user_ranks import MODEL, POPULARITY, save_user_ranks
 from strategies.base import RecStrategy
@@ -47,15 +48,17 @@ def run_server(grid: Grid, cfg: Config, callbacks: Sequence[Callback] = ()) -> R
     """Train and evaluate one configuration; everything it leaves is in the run's folder.
 
     Raises:
+        ConfigError: for a tracker whose package is not there, before anything starts.
         ServerError: nodes that do not fit, a round that cannot be completed, a folder that is
             in use; the run's ``state.json`` then says ``failed`` with the reason.
         ClientsFailedError: when clients failed where the policy let the run go on; the result
             is written all the same.
 
     """
+    check_installed(cfg)
     cfg = with_defaults(cfg)
     with RunFolder.opened(cfg) as folder:
-        followers = [MetricsLog(folder.path), *callbacks]
+        followers = [MetricsLog(folder.path), *trackers(cfg, folder.path), *callbacks]
         with recorded(folder, cfg, followers) as start:
             if cfg.init.strategy is not None and start.resume_from is None:
                 make_first(grid, cfg, run_server)

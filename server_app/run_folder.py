@@ -36,9 +36,14 @@ FREE = (
     "federation.on_missing",
     "federation.retries",
     "federation.checkpoint_every",
+    "tracking.tensorboard",
+    "tracking.mlflow",
+    "tracking.mlflow_uri",
+    "tracking.mlflow_experiment",
 )
 """Settings that a resume may change: where things are, how many work at once, how long to wait,
-what to do about nodes that are missing. The data itself is compared by its fingerprint."""
+what to do about nodes that are missing, who follows. The data itself is compared by its
+fingerprint."""
 
 
 @dataclass(frozen=True)
