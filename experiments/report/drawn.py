@@ -18,6 +18,8 @@ from experiments.figures.curves import LearningCurve, LearningCurves, learning_c
 from experiments.figures.sensitivity import Sensitivity, rho_sensitivity
 from experiments.figures.surface import Surface, loss_landscape
 from experiments.landscape import load_landscape
+from experiments.report.by_user import grouped, stability
+from experiments.report.no_data import NoDataError
 from experiments.user_values import Values
 
 CURVE = ("validation/full/ndcg@10", "test/full/ndcg@10", "validation/sampled/hr@10",
@@ -29,10 +31,6 @@ WORDS = {
     "test/sampled/hr@10": "HR@10, sampled candidates, test",
 }
 RADII = {"rho_shared": "ρ_shared", "rho_private": "ρ_private"}
-
-
-class NoDataError(ValueError):
-    """The runs lack what a figure shows."""
 
 
 @dataclass(frozen=True)
@@ -173,6 +171,8 @@ MAKERS: dict[str, Maker] = {
     "learning curves": curves,
     "communication": communication,
     "radii": sensitivity,
+    "groups": grouped,
+    "item stability": stability,
     "landscape": landscapes,
 }
 """By name, which is also part of the file's."""

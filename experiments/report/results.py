@@ -17,6 +17,17 @@ NONE = Cell("–")
 LEVEL, BEST_REFERENCE = "†", "‡"
 THOUSANDS = {"bytes_up": 1e-3, "bytes_down": 1e-3}
 SELECTED_ON_TEST = "The round is the best on the test items, which is optimistic."
+RANKING_NOTE = (
+    "HR and NDCG in per cent, mean ± standard deviation over seeds, against candidates that were "
+    "sampled (sampled) or the whole catalogue without the user's training items (full); the "
+    "held-out item loses ties."
+)
+BOLD_NOTE = (
+    "Bold: the best federated method, where it is better than every other federated one at 5 % by "
+    "Wilcoxon's signed-rank test, paired over users (values averaged over common seeds, "
+    f"zero_method={ZERO_METHOD}), after Holm's correction over the comparisons of this table and "
+    f"figure. {LEVEL}: otherwise, those that cannot be told from the best, and it."
+)
 COST_NOTE = (
     "kB up and down: bytes that nodes sent and received in all rounds, evaluation among them, over "
     "the number of users trained, each counted in every round it took part in. Seconds: wall time "
@@ -115,13 +126,9 @@ def _numbers(
 def _caption(split: Split, comparison: Comparison) -> list[str]:
     candidates = split.settings.get("protocol.num_candidates")
     told = [
-        (
-            f"Data set {split.dataset}, protocol {split.protocol}: {split.num_users} users, "
-            f"{split.num_items} items, {candidates} sampled candidates beside the held-out item "
-            "(sampled) or the whole catalogue without the user's training items (full); the held-out "
-            "item loses ties."
-        ),
-        "HR and NDCG in per cent, mean ± standard deviation over seeds.",
+        f"Data set {split.dataset}, protocol {split.protocol}: {split.num_users} users, "
+        f"{split.num_items} items, {candidates} candidates beside the held-out item.",
+        RANKING_NOTE,
     ]
     told += [SELECTED_ON_TEST] if split.settings["selected_on_test"] else []
     told += _about_best(comparison)
@@ -137,12 +144,7 @@ def _about_best(comparison: Comparison) -> list[str]:
     untested = [SHOWN[name] for name, of in comparison.standings.items() if not of.is_tested]
     if len(untested) == len(comparison.standings):
         return ["No test and nothing in bold: ranks of users, or seeds in common, are missing."]
-    told = [
-        (
-            "Bold: the best federated method, where it is better than every other federated one at "
-            "5 % by Wilcoxon's signed-rank test, paired over users (values averaged over common "
-            f"seeds, zero_method={ZERO_METHOD}), after Holm's correction over the comparisons of this "
-            f"table and figure. {LEVEL}: otherwise, those that cannot be told from the best, and it."
-        )
+    return [
+        BOLD_NOTE,
+        *([f"Not tested for want of ranks: {', '.join(untested)}."] if untested else []),
     ]
-    return told + ([f"Not tested for want of ranks: {', '.join(untested)}."] if untested else [])

@@ -1,0 +1,95 @@
+"""Figures that need more of a run than its log: its users' ranks and data, its items' movements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from client_app.data import Dataset, load_dataset
+from client_app.errors import DataError
+from conf.tree import ConfigError, from_mapping
+from experiments import groups
+from experiments.arms import Arm, Split
+from experiments.compare import Comparison
+from experiments.figures.drift import ItemDrift, item_drift
+from experiments.figures.grouped import GroupedAccuracy, GroupSeries, accuracy_by_group
+from experiments.report.no_data import NoDataError
+from models.types import IntArray, UserRanks
+from server_app.errors import ServerError
+from server_app.item_drift import read_drift
+from server_app.run_folder import read_config
+
+KINDS = {"test/full": "NDCG@10, whole catalogue, test", "test/sampled": "NDCG@10, sampled, test"}
+
+
+def grouped(split: Split, comparison: Comparison) -> tuple[Figure, str]:
+    """NDCG by group of users, and by popularity of the held-out item; the first seed of each arm."""
+    first = [(arm.label, arm.runs[0].ranks["model"]) for arm in split.arms if arm.runs[0].ranks]
+    if not first:
+        raise NoDataError("no run kept its users' ranks (evaluation.user_ranks)")
+    kind = next((kind for kind in KINDS if all(kind in ranks.ranks for _, ranks in first)), None)
+    if kind is None:
+        raise NoDataError("the runs kept ranks of different kinds")
+    dataset = _dataset(split.arms[0])
+    popularity = split.arms[0].runs[0].ranks.get("popularity")
+    rows = [*first, *([("popularity", popularity)] if popularity else [])]
+    panels = [_panel(by, dataset, rows, kind) for by in (groups.by_activity, groups.by_answer)]
+    caption = f"{KINDS[kind]}, by the user's number of interactions, and by the held-out item"
+    return accuracy_by_group(panels), f"{caption}; the first seed of each, ± standard error."
+
+
+def _panel(
+    by: Callable[[Dataset, IntArray], groups.Grouping],
+    dataset: Dataset,
+    rows: list[tuple[str, UserRanks]],
+    kind: str,
+) -> GroupedAccuracy:
+    users_U = rows[0][1].users_U
+    grouping = by(dataset, users_U)
+    found = [(label, groups.accuracy_in_groups(grouping, r.ranks[kind])) for label, r in rows]
+    series = [GroupSeries(label, one.ndcg_K, one.ndcg_error_K) for label, one in found]
+    return GroupedAccuracy(KINDS[kind], grouping.names, found[0][1].users_K, series)
+
+
+def _dataset(arm: Arm) -> Dataset:
+    """The data of the arm's first run, where it still is where that run had it."""
+    try:
+        return load_dataset(from_mapping(read_config(arm.runs[0].result.folder)))
+    except (ConfigError, DataError, OSError, ServerError) as error:
+        raise NoDataError(f"the data cannot be read ({error})") from None
+
+
+def stability(split: Split, comparison: Comparison) -> tuple[Figure, str]:
+    """Movement of item embeddings, of the first seed of each arm that logged it."""
+    found = [one for arm in split.arms if (one := _drift(arm)) is not None]
+    if not found:
+        raise NoDataError("no run logged it (evaluation.item_drift) for two evaluations or more")
+    return item_drift(found), "Movement of item embeddings between observed rounds, one seed each."
+
+
+def _drift(arm: Arm) -> ItemDrift | None:
+    """The first table that the arm's first logged run compared with an observation before."""
+    for run in arm.runs:
+        lines: list[Any] = list(read_drift(run.result.folder))
+        for table in sorted({name for line in lines for name in line["tables"]}):
+            seen = [(line["round"], line["tables"].get(table, {})) for line in lines]
+            moved = [(round_, of) for round_, of in seen if of.get("cosine") is not None]
+            if moved:
+                return _drawn(f"{arm.label}: {table}, seed {run.seed}", moved)
+    return None
+
+
+def _drawn(label: str, moved: list[tuple[int, Any]]) -> ItemDrift:
+    rounds, of = [round_ for round_, _ in moved], [values for _, values in moved]
+    return ItemDrift(
+        label,
+        np.array(rounds, dtype=np.int64),
+        np.array([one["cosine"] for one in of]),
+        # The log has the deciles of the cosine and not its variance.
+        np.full(len(of), np.nan),
+        np.array([one["cosine_deciles"] for one in of]),
+        np.array([one["step"] for one in of], dtype=np.float64),
+    )
