@@ -42,6 +42,13 @@ def test_figures_by_hand() -> None:
     assert got["variance"] == pytest.approx((2 / 9 + 26 / 9) / 2, rel=1e-15)
 
 
+def test_a_bias_an_item_has_one_coordinate() -> None:
+    """1 becomes −3 and 2 becomes 3: cosines −1 and 1, steps 4 and 1/2, variance 3² of ±3."""
+    got = movement(torch.tensor([-3.0, 3.0]), torch.tensor([1.0, 2.0]), None)
+    figures = [got[name] for name in ("items", "cosine", "norm", "step", "variance")]
+    assert figures == [2, 0.0, 3.0, 2.25, 9.0]
+
+
 def test_the_first_time_there_is_nothing_to_compare_with() -> None:
     got = movement(NOW, None, None)
     assert (got["items"], got["cosine"], got["cosine_deciles"], got["step"]) == (4, *[None] * 3)
