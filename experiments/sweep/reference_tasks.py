@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import importlib.util
 import json
 import re
 from collections import Counter
@@ -21,11 +22,13 @@ from server_app.cli_reference_rows import reference_rows
 from server_app.errors import ServerError
 from server_app.files import replace_json
 from server_app.references import METHODS
-from server_app.references.base import MissingExtraError, UnavailableError
+from server_app.references.base import ImplicitOrOwn, MissingExtraError, UnavailableError
 from server_app.user_ranks import UserRanks, save_ranks
 
 FOLDER = "references"
 NONE = "none"
+OWN = {"implementation": "own"}
+"""The same minimum by our own code, which the row names; only slower."""
 SIZE = 10
 """Work of a fit in rounds, for the time left: a guess."""
 
@@ -83,8 +86,8 @@ class SettingsTask:
 
     def make(self, report: Report) -> None:
         """Fit the grids and keep the best settings."""
-        left_out = _LeftOut()
-        rows = _fitted(self.config, self.methods, {}, left_out)
+        left_out, own = _LeftOut(), {name: OWN for name in self.methods if _needs_ours(name)}
+        rows = _fitted(self.config, self.methods, own, left_out)
         settings = {row["method"]: row["settings"] for row in rows}
         _write(self.path, {"made_of": self.made_of, "settings": settings, **left_out.as_json()})
 
@@ -263,6 +266,12 @@ def _is_made(path: Path, made_of: dict[str, Any]) -> bool:
     except (OSError, ValueError, KeyError, TypeError):
         return False
     return same and not any(map(_is_installed, missing))
+
+
+def _needs_ours(name: str) -> bool:
+    """Whether the method's library is missing, and this project has the method as well."""
+    own = issubclass(METHODS[name], ImplicitOrOwn)
+    return own and importlib.util.find_spec("implicit") is None
 
 
 def _is_installed(name: str) -> bool:

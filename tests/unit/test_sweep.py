@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -229,6 +230,20 @@ def test_references_of_each_split_are_kept(here: Path) -> None:
     assert len(times) == 4 + 4 * 2 + 1  # rows and ranks of the splits, settings
     assert sweep(*words, references="popularity,item_knn") == 0
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.*")} == times
+
+
+def test_without_the_library_a_reference_is_our_own(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "implicit" else found(name)
+    )
+    assert sweep("strategy=fedmf", "seed=0", *NARROW, references="ials") == 0
+    (row,) = json.loads((here / "runs/s/references/file-strict-s0.json").read_text())["rows"]
+    assert (row["implementation"], row["settings"]["implementation"]) == ("own (torch)", "own")
+    settings = json.loads((here / "runs/s/references/settings/file.json").read_text())
+    assert len(settings["made_of"]["grids"]["ials"]) > 1 and not settings["left_out"]
 
 
 ROUNDS = 40
