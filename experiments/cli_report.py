@@ -13,9 +13,12 @@ from server_app.cli_common import CONSOLE, parse_seeds
 from server_app.tables import FittedTable, Row
 
 NEEDED = ("scipy", "matplotlib", "jinja2")
-EXAMPLES = """Examples:
-fedrecgel report runs --out report
-fedrecgel report sweeps/rho --tune strategy.server_lr --tune-seeds 0,1,2
+EXAMPLES = """\
+Examples:
+
+  fedrecgel report runs --out report
+
+  fedrecgel report sweeps/rho --tune strategy.server_lr --tune-seeds 0,1,2
 """
 
 

@@ -151,7 +151,7 @@ def _over_users(
     found = list(differences)
     same = dict[bytes, list[int]]()
     for place, spread in enumerate(values):
-        if spread is not None and not np.isnan(spread).all():
+        if spread is not None and np.count_nonzero(~np.isnan(spread)) > 1:
             same.setdefault(np.isnan(spread).tobytes(), []).append(place)
     for places in same.values():
         stacked = [spread[~np.isnan(spread)] for p in places if (spread := values[p]) is not None]

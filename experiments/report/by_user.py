@@ -26,13 +26,15 @@ KINDS = {"test/full": "NDCG@10, whole catalogue, test", "test/sampled": "NDCG@10
 
 
 def grouped(split: Split, comparison: Comparison) -> tuple[Figure, str]:
-    """NDCG by group of users, and by popularity of the held-out item; the first seed of each arm."""
+    """NDCG by group of users, and by popularity of the held-out item; the first seed of each."""
     first = [(arm.label, arm.runs[0].ranks["model"]) for arm in split.arms if arm.runs[0].ranks]
     if not first:
         raise NoDataError("no run kept its users' ranks (evaluation.user_ranks)")
     kind = next((kind for kind in KINDS if all(kind in ranks.ranks for _, ranks in first)), None)
     if kind is None:
         raise NoDataError("the runs kept ranks of different kinds")
+    if not all(np.array_equal(ranks.users_U, first[0][1].users_U) for _, ranks in first):
+        raise NoDataError("the runs ranked different users")
     dataset = _dataset(split.arms[0])
     popularity = split.arms[0].runs[0].ranks.get("popularity")
     rows = [*first, *([("popularity", popularity)] if popularity else [])]

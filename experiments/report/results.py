@@ -126,8 +126,10 @@ def _numbers(
 def _caption(split: Split, comparison: Comparison) -> list[str]:
     candidates = split.settings.get("protocol.num_candidates")
     told = [
-        f"Data set {split.dataset}, protocol {split.protocol}: {split.num_users} users, "
-        f"{split.num_items} items, {candidates} candidates beside the held-out item.",
+        (
+            f"Data set {split.dataset}, protocol {split.protocol}: {split.num_users} users, "
+            f"{split.num_items} items, {candidates} candidates beside the held-out item."
+        ),
         RANKING_NOTE,
     ]
     told += [SELECTED_ON_TEST] if split.settings["selected_on_test"] else []

@@ -15,6 +15,7 @@ from scipy import stats
 
 from conf.tree import ConfigError
 from experiments.claim_files import Claims
+from experiments.report import drawn
 from experiments.report.formats import comma_separated, escaped, latex, markdown
 from experiments.report.make import make_report
 from experiments.report.section import Section
@@ -155,7 +156,10 @@ class Page(HTMLParser):
             self.cells.append(data)
 
 
-def test_the_page_is_whole_and_asks_nobody(runs: Path, tmp_path: Path) -> None:
+def test_the_page_is_whole_and_asks_nobody(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drawn, "MAKERS", {"learning curves": drawn.curves})
     made_up_run(runs, "rap", GOOD, "strategy=fedrap", status="failed")
     make_report([runs], tmp_path / "out", Tuning(), ())
     text = (tmp_path / "out/report.html").read_text("utf-8")
@@ -189,8 +193,11 @@ def test_names_are_escaped_in_every_format() -> None:
     assert "<b>a|b_c" not in page([section], [name], name)
 
 
-def test_same_input_same_bytes_in_any_order(runs: Path, tmp_path: Path) -> None:
-    folders = [path for path in runs.iterdir()]
+def test_same_input_same_bytes_in_any_order(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drawn, "MAKERS", {"learning curves": drawn.curves})
+    folders = list(runs.iterdir())
     for out, order in (("one", folders), ("two", folders[::-1] + folders)):
         make_report(order, tmp_path / out, Tuning(), ())
     names = sorted(p.relative_to(tmp_path / "one") for p in (tmp_path / "one").rglob("*.*"))
@@ -259,5 +266,5 @@ def test_bad_input_is_one_line(runs: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no run has a setting strategy\.nothing"):
         report(runs, tmp_path / "out", Tuning(("strategy.nothing",)))
     made_up_run(tmp_path / "failed", "rap", GOOD, status="failed")
-    with pytest.raises(ServerError, match="no finished run to report .*a reason"):
+    with pytest.raises(ServerError, match=r"no finished run to report .*a reason"):
         report(tmp_path / "failed", tmp_path / "out")
