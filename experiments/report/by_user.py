@@ -90,8 +90,7 @@ def _drawn(label: str, moved: list[tuple[int, Any]]) -> ItemDrift:
         label,
         np.array(rounds, dtype=np.int64),
         np.array([one["cosine"] for one in of]),
-        # The log has the deciles of the cosine and not its variance.
-        np.full(len(of), np.nan),
+        np.array([one["variance"] for one in of], dtype=np.float64),
         np.array([one["cosine_deciles"] for one in of]),
         np.array([one["step"] for one in of], dtype=np.float64),
     )
