@@ -28,8 +28,8 @@ from server_app.user_ranks import save_ranks
 from tests.report_runs import figures, kept, made_up_run
 
 GOOD, BAD = [0] * 15, [0] * 5 + [20] * 10
-"""Ranks of 15 users: HR@10 of 1, and of a third. Wilcoxon's test of 13 or fewer users that are alike
-goes through all their permutations, seconds each time."""
+"""Ranks of 15 users: HR@10 of 1, and of a third. With 13 or fewer users, some of them alike,
+Wilcoxon's test goes through all permutations, seconds each time."""
 
 
 @pytest.fixture
