@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from experiments.collect import Collection, Reference, Run
+from experiments.collect import Collection, Reference, Run, split_part
 from experiments.tuning import Choice, Tuning, chosen
 from server_app.run_folder import FREE
 
@@ -24,13 +24,9 @@ MEANINGLESS = frozenset(FREE) - {"federation.rounds"} | {
     "evaluation.item_drift",
 }
 """Settings that two runs of an arm may differ in: they decide nothing that is compared."""
+DIGITS = 12
+"""Of a digest that is part of a split's name."""
 MEANINGLESS_SECTIONS = ("engine.", "tracking.")
-HOW_TO_READ = frozenset(
-    f"dataset.{key}"
-    for key in ("path", "titles", "fetch", "format", "separator", "header", "columns", "encoding",
-                "rows", "users", "items", "sha256", "unknown_items")
-)  # fmt: skip
-"""Settings that say where data is and how it is read; what was read is told by its size."""
 
 
 @dataclass(frozen=True)
@@ -82,14 +78,15 @@ def splits_of(collection: Collection, tuning: Tuning, left_out: dict[str, str]) 
         ConfigError: when a choice is to be made on validation and there is none.
 
     """
-    groups = dict[str, list[Run]]()
+    by_size = dict[str, list[Run]]()
     for run in collection.runs:
-        groups.setdefault(_text(_split_settings(run)), []).append(run)
-    keys = [_split_settings(runs[0]) for runs in groups.values()]
+        by_size.setdefault(_text(_split_settings(run)), []).append(run)
+    groups = [runs for same in by_size.values() for runs in _by_data(same)]
+    keys = [_split_settings(runs[0]) | _data(runs) for runs in groups]
     names = _split_names(keys)
     splits = [
         _split(name, key, runs, collection.references, tuning, left_out)
-        for name, key, runs in zip(names, keys, groups.values(), strict=True)
+        for name, key, runs in zip(names, keys, groups, strict=True)
     ]
     return sorted((split for split in splits if split.arms), key=lambda split: split.name)
 
@@ -117,18 +114,25 @@ def told(value: object) -> str:
 
 
 def _split_settings(run: Run) -> dict[str, Any]:
-    kept = {
-        key: value
-        for key, value in run.settings.items()
-        if key.startswith(("dataset.", "protocol."))
-        and key not in HOW_TO_READ | {"protocol.select"}
-    }
-    return kept | {
+    return split_part(run.settings) | {
         "evaluation.users": run.settings.get("evaluation.users"),
         "users": run.result.num_users,
         "items": run.result.num_items,
         "selected_on_test": run.result.select == "best_test",
     }
+
+
+def _by_data(runs: Sequence[Run]) -> list[list[Run]]:
+    """Apart where several data files are known to be behind them, those of unknown data too."""
+    groups = dict[str | None, list[Run]]()
+    for run in runs:
+        groups.setdefault(run.data, []).append(run)
+    return list(groups.values()) if len(groups.keys() - {None}) > 1 else [list(runs)]
+
+
+def _data(runs: Iterable[Run]) -> dict[str, Any]:
+    """The start of the data file's digest: enough to tell files apart."""
+    return {"data": next((run.data[:DIGITS] for run in runs if run.data), None)}
 
 
 def _split_names(keys: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -170,12 +174,20 @@ def _split(
     for reference in sorted(references, key=lambda r: (r.row.method, r.row.seed)):
         row = reference.row
         there = (row.dataset, row.protocol) == (key["dataset.name"], key["protocol.name"])
-        if there and (row.num_users, row.num_items) == size:
+        if there and (row.num_users, row.num_items) == size and _fits(reference, key):
             by_method[row.method] = (*by_method.get(row.method, ()), reference)
     return Split(
         name, key["dataset.name"], key["protocol.name"], *size, key,
         tuple(sorted(_labelled(arms, tuning.keys), key=lambda arm: arm.label)), by_method,
     )  # fmt: skip
+
+
+def _fits(reference: Reference, key: Mapping[str, Any]) -> bool:
+    """Whether the reference has nothing that says it is of another split."""
+    of = split_part(reference.made_of)
+    data = (of.pop("data", None) or "")[:DIGITS]
+    same_data = not data or key["data"] in {None, data}
+    return same_data and all(key.get(name, value) == value for name, value in of.items())
 
 
 def _grouped(runs: Iterable[Run], tuned: Iterable[str]) -> dict[str, list[Run]]:

@@ -42,8 +42,9 @@ def load_claims(path: Path) -> Claims:
         claims = Claims(**values)
         named = {*claims.figures, *(arm for pair in claims.better for arm in pair)}
         numbers = [v for of in claims.figures.values() for v in of.values()]
-    except (OSError, yaml.YAMLError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{path} holds no claims: {error}") from None
+    except (OSError, UnicodeError, yaml.YAMLError, TypeError, AttributeError) as error:
+        why = " ".join(str(error).split())  # what yaml says has several lines
+        raise ConfigError(f"{path} holds no claims: {why}") from None
     if unknown := sorted(named - claims.arms.keys()):
         raise ConfigError(f"{path}: there is no arm {unknown[0]!r}")
     if not all(isinstance(number, int | float) and 0 <= number <= 100 for number in numbers):

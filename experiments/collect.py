@@ -12,14 +12,22 @@ from typing import Any
 from conf.tree import ConfigError, from_mapping, to_json
 from experiments.user_values import belongs
 from server_app.callbacks import read_metrics
-from server_app.errors import ServerError
+from server_app.errors import ServerError, StorageError
 from server_app.references.rows import ReferenceRow, Trial
 from server_app.results import RunResult, load_result
 from server_app.run_folder import CONFIG, flatten, read_config, read_state
 from server_app.user_ranks import UserRanks, load_ranks, load_user_ranks
 
 REFERENCES = "references"
+STAMP = "job.json"
 FAILED = ".failed.json"
+HOW_TO_READ = frozenset(
+    f"dataset.{key}"
+    for key in ("path", "titles", "fetch", "format", "separator", "header", "columns", "encoding",
+                "rows", "users", "items", "sha256", "unknown_items")
+)  # fmt: skip
+"""Settings that say where data is and how it is read; what was read is told by its size, and by
+the digest of its file where a sweep noted it."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,8 @@ class Run:
     """The lines of ``metrics.jsonl``."""
     ranks: Mapping[str, UserRanks] = field(default_factory=dict)
     """By ``model`` and ``popularity``; empty where the run did not keep them."""
+    data: str | None = None
+    """SHA-256 of the data file, where a sweep made the run of one."""
 
     @property
     def seed(self) -> int:
@@ -46,6 +56,9 @@ class Reference:
 
     row: ReferenceRow
     ranks: UserRanks | None
+    made_of: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of data and protocol by dotted key, and ``data``, the digest of the data file;
+    empty where the file does not say."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +71,16 @@ class Collection:
     """Why a run is in no table, by its name."""
     remarks: tuple[str, ...] = ()
     """What is to be known about runs that are."""
+
+
+def split_part(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Those settings that decide which items are held out and ranked."""
+    return {
+        key: value
+        for key, value in settings.items()
+        if (key.startswith(("dataset.", "protocol.")) or key in {"data", "evaluation.users"})
+        and key not in HOW_TO_READ | {"protocol.select"}
+    }
 
 
 def collect(folders: Iterable[Path]) -> Collection:
@@ -134,12 +157,34 @@ def _run(path: Path, remarks: list[str]) -> Run:
     except ConfigError as error:
         remarks.append(f"{path.name} was configured by another version: {error}")
         settings = flatten(raw)
-    return Run(result, settings, read_metrics(path), _ranks(path, result, remarks))
+    ranks, data = _ranks(path, result, remarks), _data_of(path)
+    return Run(result, settings, _records(path), ranks, data)
+
+
+def _records(path: Path) -> list[dict[str, object]]:
+    try:
+        return read_metrics(path)
+    except ValueError as error:
+        raise ServerError(f"its metrics.jsonl cannot be read: {error}") from None
+
+
+def _data_of(path: Path) -> str | None:
+    """What a sweep noted of the run's data file."""
+    try:
+        data = json.loads((path / STAMP).read_text("utf-8"))["data"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return data if isinstance(data, str) else None
 
 
 def _ranks(path: Path, result: RunResult, remarks: list[str]) -> Mapping[str, UserRanks]:
     """The run's ranks, if they are those of its figures."""
-    ranks = load_user_ranks(path) or {}
+    try:
+        ranks = load_user_ranks(path) or {}
+    except StorageError as error:
+        why = str(error).replace(f"{path}/", "")
+        remarks.append(f"{path.name}: its user ranks are not used: {why}")
+        return {}
     figures = {"model": result.metrics, "popularity": result.popularity or {}}
     for name, kept in ranks.items():
         if not belongs(kept, figures.get(name, {})):
@@ -163,13 +208,20 @@ def _without_starts(runs: list[Run], left_out: dict[str, str]) -> None:
 def _references(folder: Path) -> Iterator[Reference]:
     for path in sorted(folder.glob("*.json")):
         try:
-            values = json.loads(path.read_text("utf-8"))["rows"]
-            rows = [_row(value) for value in values]
+            values = json.loads(path.read_text("utf-8"))
+            rows = [_row(value) for value in values["rows"]]
+            made_of = _made_of(values)
         except (ValueError, TypeError, KeyError) as error:
             raise ServerError(f"{path} holds no references: {error!r}") from None
         for row in rows:
             ranks = path.with_name(f"{path.stem}.{row.method}.ranks.npz")
-            yield Reference(row, load_ranks(ranks) if ranks.is_file() else None)
+            yield Reference(row, load_ranks(ranks) if ranks.is_file() else None, made_of)
+
+
+def _made_of(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a sweep noted beside the rows of a split; nothing in files that do not say."""
+    noted = values.get("made_of") or {}
+    return {**noted.get("config", {}), "data": noted.get("data")} if noted else {}
 
 
 def _row(values: Mapping[str, Any]) -> ReferenceRow:
@@ -178,10 +230,12 @@ def _row(values: Mapping[str, Any]) -> ReferenceRow:
 
 
 def _distinct(references: Iterable[Reference]) -> tuple[Reference, ...]:
-    """The first of each method, data set, protocol, size and seed."""
+    """The first of each method and seed on the same data, held-out items and candidates."""
     kept = dict[tuple[object, ...], Reference]()
     for reference in references:
         row = reference.row
         size = (row.num_users, row.num_items)
-        kept.setdefault((row.dataset, row.protocol, size, row.method, row.seed), reference)
+        split = json.dumps(split_part(reference.made_of), sort_keys=True)
+        key = (row.dataset, row.protocol, size, split, row.method, row.seed)
+        kept.setdefault(key, reference)
     return tuple(kept.values())

@@ -150,8 +150,9 @@ def read_config(folder: Path) -> dict[str, object]:
     """
     try:
         values = yaml.safe_load((folder / CONFIG).read_text("utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise RunFolderError(f"{folder / CONFIG} cannot be read: {error}") from error
+    except (OSError, UnicodeError, yaml.YAMLError) as error:
+        why = " ".join(str(error).split())  # what yaml says has several lines
+        raise RunFolderError(f"{folder / CONFIG} cannot be read: {why}") from error
     if not isinstance(values, dict):
         raise RunFolderError(f"{folder / CONFIG} is not a configuration")
     return values

@@ -68,6 +68,13 @@ def default_overrides() -> list[str]:
     return [text for text in DEFAULTS if key_of(text).rpartition(".")[2] in known]
 
 
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(f"--also {text!r} cannot be read: {error}") from None
+
+
 def spec_of(arguments: Sequence[str], also: Sequence[str]) -> tuple[Spec, str]:
     """The sweep of a command line, and a name that is the same for the same sweep.
 
@@ -88,7 +95,7 @@ def spec_of(arguments: Sequence[str], also: Sequence[str]) -> tuple[Spec, str]:
     else:
         spec, name = Spec("", (tuple(given),)), ""
     common = [text for text in given if len(expand([text])) == 1]
-    more = [tuple(with_more(common, normalised(shlex.split(text)))) for text in also]
+    more = [tuple(with_more(common, normalised(_words(text)))) for text in also]
     spec = dataclasses.replace(spec, sweeps=(*spec.sweeps, *more))
     return spec, name or _derived_name(spec)
 

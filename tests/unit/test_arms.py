@@ -127,3 +127,87 @@ def test_there_is_no_choice_without_validation(tmp_path: Path) -> None:
     made_up_run(tmp_path, "a", RANKS, "strategy=fedavg", "protocol=paper")
     with pytest.raises(ConfigError, match="no validation figures"):
         splits(tmp_path, Tuning(("strategy.server_lr",)))
+
+
+def noted_data(run: Path, data: str | None) -> None:
+    (run / "job.json").write_text(json.dumps({"data": data}))
+
+
+def test_equally_large_files_are_other_splits(tmp_path: Path) -> None:
+    """Users and items are as many, but the held-out items are not the same."""
+    for name, data in (("a", "1" * 64), ("b", "2" * 64)):
+        noted_data(made_up_run(tmp_path, name, RANKS), data)
+    found, _ = splits(tmp_path)
+    assert [[arm.runs[0].result.name for arm in split.arms] for split in found] == [["a"], ["b"]]
+    assert [split.name for split in found] == [
+        "file, protocol strict data=111111111111",
+        "file, protocol strict data=222222222222",
+    ]
+
+
+def test_a_run_that_notes_no_file_joins_the_only_file_there_is(tmp_path: Path) -> None:
+    noted_data(made_up_run(tmp_path, "a", RANKS), "1" * 64)
+    made_up_run(tmp_path, "b", RANKS, "seed=1")
+    ((split,), _) = splits(tmp_path)
+    assert [run.result.name for run in split.arms[0].runs] == ["a", "b"]
+    assert split.name == "file, protocol strict"
+
+
+def reference(folder: Path, name: str, hr: float, data: str, candidates: int) -> None:
+    row = {"method": "ease", "title": "EASE", "implementation": "own", "settings": {},
+           "dataset": "file", "protocol": "strict", "seed": 0, "num_users": 4, "num_items": 50,
+           "metrics": {"test/sampled/hr@10": hr}, "counts": {}, "seconds_fit": 0.0,
+           "seconds_rank": 0.0}  # fmt: skip
+    config = {"protocol.num_candidates": candidates, "dataset.rows": 7, "evaluation.users": None}
+    values = {"rows": [row], "made_of": {"config": config, "data": data}}
+    (folder / "references").mkdir(exist_ok=True)
+    (folder / "references" / f"{name}.json").write_text(json.dumps(values))
+
+
+def test_references_of_other_candidates_or_data_are_not_of_a_split(tmp_path: Path) -> None:
+    """Data set, protocol, size, method and seed are the same in all of them."""
+    noted_data(made_up_run(tmp_path, "a", RANKS), "1" * 64)
+    noted_data(made_up_run(tmp_path, "b", RANKS, "protocol.num_candidates=20"), "1" * 64)
+    reference(tmp_path, "r1", 0.9, "2" * 64, 20)
+    reference(tmp_path, "r2", 0.7, "1" * 64, 20)
+    reference(tmp_path, "r3", 0.5, "1" * 64, 99)
+    found, _ = splits(tmp_path)
+    shown = {
+        split.settings["protocol.num_candidates"]: [
+            one.row.metrics["test/sampled/hr@10"] for one in split.references["ease"]
+        ]
+        for split in found
+    }
+    assert shown == {20: [0.7], 99: [0.5]}
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "why"),
+    [
+        ("result.json", b"null", "result"),
+        ("result.json", b"\xff\xfe", "result"),
+        ("metrics.jsonl", b"nonsense\n", "metrics.jsonl"),
+        ("metrics.jsonl", b"\xff\n", "metrics.jsonl"),
+        ("config.yaml", b"\xff\xfe\x00", "config.yaml"),
+    ],
+)
+def test_a_damaged_run_is_named_and_sinks_no_other(
+    tmp_path: Path, file: str, content: bytes, why: str
+) -> None:
+    for name in ("a", "b"):
+        made_up_run(tmp_path, name, RANKS)
+    (tmp_path / "a" / file).write_bytes(content)
+    found = collect([tmp_path])
+    assert [run.result.name for run in found.runs] == ["b"]
+    assert list(found.left_out) == ["a"]
+    assert why in found.left_out["a"]
+    assert "\n" not in found.left_out["a"]
+
+
+def test_damaged_ranks_leave_the_figures(tmp_path: Path) -> None:
+    run = made_up_run(tmp_path, "a", RANKS)
+    (run / "user_ranks.npz").write_bytes(b"PK\x03\x04")
+    found = collect([tmp_path])
+    assert [dict(run.ranks) for run in found.runs] == [{}]
+    (remark,) = found.remarks
+    assert remark.startswith("a: its user ranks are not used: user_ranks.npz")
