@@ -203,8 +203,15 @@ def _one_a_seed(runs: Iterable[Run], left_out: dict[str, str]) -> tuple[Run, ...
     for run in sorted(runs, key=lambda run: (run.seed, run.result.name)):
         first = kept.setdefault(run.seed, run)
         if first is not run:
-            left_out[run.result.name] = f"same settings and seed as {first.result.name}"
+            one, other = (each.result.name for each in (run, first))
+            if one == other:
+                one, other = (_in_its_sweep(each) for each in (run, first))
+            left_out[one] = f"same settings and seed as {other}"
     return tuple(kept.values())
+
+
+def _in_its_sweep(run: Run) -> str:
+    return f"{run.result.folder.parent.name}/{run.result.name}"
 
 
 def _labelled(arms: Sequence[Arm], tuned: Iterable[str]) -> list[Arm]:

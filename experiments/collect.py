@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -91,27 +92,39 @@ def collect(folders: Iterable[Path]) -> Collection:
         ServerError: for a file of references that cannot be read.
 
     """
-    found, failed, beside = set[Path](), dict[str, str](), set[Path]()
+    found, failed, beside = set[Path](), dict[Path, str](), set[Path]()
     for folder in folders:
-        here = _run_folders(folder, failed, beside)
-        if not here and not failed:
+        failed_here = dict[Path, str]()
+        here = _run_folders(folder, failed_here, beside)
+        if not here and not failed_here:
             raise ConfigError(f"there are no runs in {folder}")
         found |= set(here)
+        failed |= failed_here
     runs, remarks = list[Run](), list[str]()
     for path in sorted(found, key=lambda path: (path.name, str(path))):
         try:
             runs.append(_run(path, remarks))
-            failed.pop(path.name, None)
+            failed.pop(path, None)
         except ServerError as error:
-            failed.setdefault(path.name, str(error).replace(f"{path}", path.name))
-    _without_starts(runs, failed)
+            failed.setdefault(path, str(error).replace(f"{path}", path.name))
+    left_out = _named(failed, found)
+    _without_starts(runs, left_out)
     references = [reference for path in sorted(beside) for reference in _references(path)]
     return Collection(
-        tuple(runs), _distinct(references), dict(sorted(failed.items())), tuple(remarks)
+        tuple(runs), _distinct(references), dict(sorted(left_out.items())), tuple(remarks)
     )
 
 
-def _run_folders(folder: Path, failed: dict[str, str], beside: set[Path]) -> list[Path]:
+def _named(failed: Mapping[Path, str], found: Iterable[Path]) -> dict[str, str]:
+    """The reasons by the run's name, with its sweep's where several sweeps have the name."""
+    count = Counter(path.name for path in {*failed, *found})
+    return {
+        path.name if count[path.name] == 1 else f"{path.parent.name}/{path.name}": why
+        for path, why in failed.items()
+    }
+
+
+def _run_folders(folder: Path, failed: dict[Path, str], beside: set[Path]) -> list[Path]:
     """Run folders at or below ``folder``; notes failed jobs and folders of references."""
     if not folder.is_dir():
         raise ConfigError(f"there is no folder {folder}")
@@ -131,7 +144,7 @@ def _run_folders(folder: Path, failed: dict[str, str], beside: set[Path]) -> lis
             beside.add(path / REFERENCES)
         for name in sorted(files):
             if name.endswith(FAILED):
-                failed.setdefault(name.removesuffix(FAILED), _why(path / name))
+                failed.setdefault(path / name.removesuffix(FAILED), _why(path / name))
     return found
 
 

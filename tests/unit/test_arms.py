@@ -211,3 +211,23 @@ def test_damaged_ranks_leave_the_figures(tmp_path: Path) -> None:
     assert [dict(run.ranks) for run in found.runs] == [{}]
     (remark,) = found.remarks
     assert remark.startswith("a: its user ranks are not used: user_ranks.npz")
+
+
+def test_runs_of_one_name_in_several_sweeps_are_told_apart(tmp_path: Path) -> None:
+    for sweep in ("one", "two"):
+        made_up_run(tmp_path / sweep, "a", RANKS)
+    made_up_run(tmp_path / "one", "b", RANKS, "strategy=fedavg")
+    (tmp_path / "two" / "b.failed.json").write_text(json.dumps({"error": "too little memory"}))
+    _, left_out = splits(tmp_path)
+    assert left_out == {
+        "two/a": "same settings and seed as one/a",
+        "two/b": "failed: too little memory",
+    }
+
+
+def test_a_folder_without_runs_is_refused_beside_failed_jobs(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    made_up_run(tmp_path / "one", "a", RANKS)
+    (tmp_path / "one" / "b.failed.json").write_text(json.dumps({"error": "a reason"}))
+    with pytest.raises(ConfigError, match="there are no runs"):
+        collect([tmp_path / "one", tmp_path / "empty"])

@@ -151,3 +151,8 @@ def test_sweeps_that_come_with_the_project_can_be_read(name: str) -> None:
     assert read == name
     assert spec.title
     assert all(job for job in spec.products())
+
+
+def test_an_open_quote_in_also_is_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"--also .* No closing quotation"):
+        spec_of(["seed=0"], ["strategy='fedncf"])
