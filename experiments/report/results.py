@@ -136,6 +136,8 @@ def _caption(split: Split, comparison: Comparison) -> list[str]:
     told += _about_best(comparison)
     if comparison.references:
         told.append(f"{BEST_REFERENCE} best reference; references see all data in one place.")
+    else:
+        told.append("No references but popularity: none were fitted with these runs.")
     return [*told, COST_NOTE]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 from types import TracebackType
 
 from rich.console import Console
@@ -64,17 +65,20 @@ class SweepProgress:
 
     def show(self, event: Event) -> None:
         """A task has begun, has done rounds, or is over."""
-        label = event.task.label
+        label, line = event.task.label, ""
         if isinstance(event, Ended):
-            self._end(event, time.monotonic() - self._begun.pop(label, time.monotonic()))
+            line = self._end(event, time.monotonic() - self._begun.pop(label, time.monotonic()))
         else:
             self._begun.setdefault(label, time.monotonic())
             self._rounds[label] = event.rounds
         self._bar.update(
             self._task, completed=sum(self._rounds.values()), jobs=self._jobs(), note=self._note()
         )
+        if line:
+            self._console.print(Text(line + self._left()), highlight=False, soft_wrap=True)
 
-    def _end(self, event: Ended, seconds: float) -> None:
+    def _end(self, event: Ended, seconds: float) -> str:
+        """Count a task that is over; what to say of it, nothing where the bar says it."""
         label = event.task.label
         self._rounds[label] = self._sizes[label]
         self._count += event.failure is None
@@ -83,10 +87,15 @@ class SweepProgress:
         if event.failure is not None:
             said = f"failed: {event.failure.reason}"
         elif self._live:
-            return
-        done = self._count + self._failed
-        line = Text(f"[{done}/{self._total}] {label}: {said}")
-        self._console.print(line, highlight=False, soft_wrap=True)
+            return ""
+        return f"[{self._count + self._failed}/{self._total}] {label}: {said}"
+
+    def _left(self) -> str:
+        """The time left, where there is no bar that shows it."""
+        seconds = self._bar.tasks[0].time_remaining
+        if self._live or not seconds:
+            return ""
+        return f", about {timedelta(seconds=round(seconds))} left"
 
     def _jobs(self) -> str:
         failed = f", {self._failed} failed" if self._failed else ""
