@@ -246,7 +246,7 @@ def test_without_the_library_a_reference_is_our_own(
     assert len(settings["made_of"]["grids"]["ials"]) > 1 and not settings["left_out"]
 
 
-ROUNDS = 150
+ROUNDS = 60
 
 
 def start(here: Path) -> subprocess.Popen[str]:
@@ -261,6 +261,8 @@ def start(here: Path) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # A shell starts what runs in its background deaf to Ctrl-C, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
 
 
