@@ -147,11 +147,12 @@ class FedRecGEL(RecStrategy):
         """Train a block at once; user by user with more than one local epoch, or dropout."""
         if self.config.user_dropout > 0 or any(len(epochs) != 1 for epochs in epochs_U):
             return super().cohort_update(shared, private_block, epochs_U, rngs)
-        users = self.private_parameters(private_block)
-        samples_U = [
-            self._trained_on(shared, {n: t[row] for n, t in users.items()}, epochs[0])
-            for row, epochs in enumerate(epochs_U)
-        ]
+        users, samples_U = self.private_parameters(private_block), [one for (one,) in epochs_U]
+        if self._keeps_hardest:
+            samples_U = [
+                self._trained_on(shared, {n: t[row] for n, t in users.items()}, drawn)
+                for row, drawn in enumerate(samples_U)
+            ]
         h = self.model.block_gradients(shared, users, samples_U, self.loss, self.radii)
         private = self._private_step(private_block, h.private)
         metrics = self._metrics(h.losses.sum(0), samples_U)
@@ -159,10 +160,13 @@ class FedRecGEL(RecStrategy):
 
     def _trained_on(self, shared: Tensors, user: Tensors, drawn: Samples) -> Samples:
         """The samples of an epoch, without the negatives that are too easy."""
-        kept = self.config.hard_negatives
-        if kept is None or kept == self.config.num_negatives:
+        if not self._keeps_hardest:
             return drawn
-        return hardest(self.model, shared, user, drawn, kept)
+        return hardest(self.model, shared, user, drawn, self.config.hard_negatives)
+
+    @property
+    def _keeps_hardest(self) -> bool:
+        return self.config.hard_negatives not in (None, self.config.num_negatives)
 
     def _left(self, user: Tensors, rng: np.random.Generator) -> Scores:
         """The model, for an epoch without the entries of the user that are off."""
