@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from conf.tree import ConfigError, from_mapping, to_json
+from conf.tree import ConfigError, from_mapping
 from experiments.user_values import belongs
 from server_app.callbacks import read_metrics
 from server_app.errors import ServerError, StorageError
 from server_app.references.rows import ReferenceRow, Trial
 from server_app.results import RunResult, load_result
-from server_app.run_folder import CONFIG, flatten, read_config, read_state
+from server_app.run_folder import CONFIG, flatten, read_config, read_state, settings_of
 from server_app.user_ranks import UserRanks, load_ranks, load_user_ranks
 
 REFERENCES = "references"
@@ -166,7 +166,7 @@ def _run(path: Path, remarks: list[str]) -> Run:
         remarks.append(f"{path.name} finished although clients failed: {state.error}")
     result, raw = load_result(path), read_config(path)
     try:
-        settings = flatten(json.loads(to_json(from_mapping(raw))))
+        settings = settings_of(from_mapping(raw))
     except ConfigError as error:
         remarks.append(f"{path.name} was configured by another version: {error}")
         settings = flatten(raw)

@@ -6,7 +6,6 @@ the rows that are held out here. Such a run is refused.
 
 from __future__ import annotations
 
-import json
 from logging import INFO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,10 +15,10 @@ from flwr.common.logger import log
 from torch import Tensor
 
 from conf.build import ConfigError
-from conf.tree import Config, build_strategy, from_mapping, to_json
+from conf.tree import Config, build_strategy, from_mapping
 from server_app.checkpoint import load_checkpoint
 from server_app.errors import ServerError
-from server_app.run_folder import CONFIG, flatten, read_config
+from server_app.run_folder import CONFIG, read_config, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -148,7 +147,7 @@ def row_shape(model: ScoringModel, name: str) -> list[int]:
 
 def _check_split(cfg: Config, other: Config) -> None:
     """Raise ConfigError unless both runs hold out the same rows of the same data."""
-    ours, theirs = _flat(cfg), _flat(other)
+    ours, theirs = settings_of(cfg), settings_of(other)
     keys = [key for key in ours if key.startswith("dataset.") and key not in NOT_DATA]
     keys += [f"protocol.{name}" for name in SPLIT]
     keys += [key for key, value in KNOWING.items() if theirs.get(key) == value]
@@ -162,7 +161,7 @@ def _check_split(cfg: Config, other: Config) -> None:
 
 def _check_rows(cfg: Config, folder: Path, shards: Shards) -> None:
     """Raise ConfigError where a shard of both runs has other users or rows than it had."""
-    ours, theirs = _flat(cfg), _flat(from_mapping(read_config(folder)))
+    ours, theirs = settings_of(cfg), settings_of(from_mapping(read_config(folder)))
     if any(ours[key] != theirs.get(key) for key in HASHED):
         return
     for key, known in load_checkpoint(folder).shards.items():
@@ -171,7 +170,3 @@ def _check_rows(cfg: Config, folder: Path, shards: Shards) -> None:
                 f"init.run={source_run(cfg)} had other users or rows in shard {key}: "
                 "its embeddings may know rows that are held out here"
             )
-
-
-def _flat(cfg: Config) -> dict[str, object]:
-    return flatten(json.loads(to_json(cfg)))

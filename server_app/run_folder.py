@@ -177,8 +177,12 @@ def check_resumable(old: Mapping[str, object], new: Mapping[str, object]) -> Non
 
 def fixed_settings(cfg: Config) -> dict[str, object]:
     """The settings that decide a run's results, by dotted key."""
-    values = flatten(json.loads(to_json(cfg)))
-    return {key: value for key, value in sorted(values.items()) if key not in FREE}
+    return {key: value for key, value in sorted(settings_of(cfg).items()) if key not in FREE}
+
+
+def settings_of(cfg: Config) -> dict[str, object]:
+    """All settings by dotted key, with the plain values that JSON has."""
+    return flatten(json.loads(to_json(cfg)))
 
 
 def flatten(values: Mapping[str, object], prefix: str = "") -> dict[str, object]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from logging import WARNING
@@ -17,11 +16,11 @@ from pathlib import Path
 from flwr.common.logger import log
 
 from conf.build import ConfigError
-from conf.tree import Config, to_json
+from conf.tree import Config
 from server_app.callbacks import Callback, RoundRecord, RunInfo
 from server_app.errors import ClientsFailedError, ServerError, StorageError
 from server_app.results import RunResult, load_result
-from server_app.run_folder import flatten
+from server_app.run_folder import settings_of
 
 PACKAGES = {"tensorboard": "tensorboard", "mlflow": "mlflow"}
 """By tracker, the package that it needs."""
@@ -99,7 +98,7 @@ class Tracker(Callback, ABC):
             for key in ("dataset", "protocol", "strategy", "model", "seed", "folder")
         }
         try:
-            self.open(info, params_of(self._cfg), tags)
+            self.open(info, settings_of(self._cfg), tags)
         except Exception as error:
             raise StorageError(f"tracking={self.name}: {_line(error)}") from error
         self._opened = True
@@ -159,11 +158,6 @@ class Tracker(Callback, ABC):
                 log(WARNING, "tracking=%s failed: %s", self.name, _line(error))
             else:
                 del self._waiting[0]
-
-
-def params_of(cfg: Config) -> dict[str, object]:
-    """The configuration by dotted key."""
-    return flatten(json.loads(to_json(cfg)))
 
 
 def round_figures(record: RoundRecord) -> dict[str, float]:

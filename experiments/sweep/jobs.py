@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,7 +17,7 @@ from conf.tree import Config, ConfigError, build_strategy, from_mapping, to_json
 from experiments.sweep.labels import arm_labels, labels
 from experiments.sweep.spec import default_overrides, key_of, with_more
 from server_app.cli_run import check_device, check_files
-from server_app.run_folder import flatten
+from server_app.run_folder import settings_of
 
 OWN = {
     "name": "a job's name says what differs; --name names the sweep",
@@ -94,8 +93,7 @@ def replanned(
 
 def result_settings(config: Config) -> dict[str, object]:
     """The settings that have a part in the result, by dotted key."""
-    values = flatten(json.loads(to_json(config)))
-    return {key: value for key, value in values.items() if key not in PLACES}
+    return {key: value for key, value in settings_of(config).items() if key not in PLACES}
 
 
 @cache

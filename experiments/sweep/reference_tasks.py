@@ -15,7 +15,7 @@ from typing import Any
 
 from conf.compose import compose
 from conf.tree import Config, ConfigError
-from experiments.sweep.jobs import PLACES, data_digest, result_settings
+from experiments.sweep.jobs import data_digest, result_settings
 from experiments.sweep.tasks import Report
 from server_app.cli_common import quiet_flower
 from server_app.cli_reference_rows import reference_rows
@@ -217,7 +217,7 @@ def _made_of(config: Config) -> dict[str, Any]:
     settings = {
         key: value
         for key, value in result_settings(config).items()
-        if key not in PLACES and (key.startswith(parts) or key in single)
+        if key.startswith(parts) or key in single
     }
     return {"config": settings, "data": data_digest(config.dataset.path)}
 
