@@ -8,10 +8,9 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from client_app.data import Dataset
-from models.metrics import hit_rate, ndcg
+from experiments.user_values import metric_values
 from models.types import IntArray
 from server_app.ranking import popular_items
 
@@ -81,11 +80,9 @@ def by_answer(
 def accuracy_in_groups(grouping: Grouping, ranks_U: IntArray, cutoff: int = 10) -> GroupAccuracy:
     """HR and NDCG at a cut-off in each group, from ranks (U,): 0 the best, -1 without an item."""
     members = [(ranks_U >= 0) & (grouping.group_U == k) for k in range(len(grouping.names))]
-    # Users without an item count as rank 1 here, but are in no group.
-    from_one_U = torch.from_numpy(ranks_U + 1).clamp(min=1)
     figures = []
-    for metric in (hit_rate, ndcg):
-        values_U = metric(from_one_U, cutoff).numpy()
+    for metric in ("hr", "ndcg"):
+        values_U = metric_values(metric, ranks_U, cutoff)
         figures += [*np.array([_mean_and_error(values_U[member]) for member in members]).T]
     users_K = np.array([np.count_nonzero(member) for member in members], dtype=np.int64)
     return GroupAccuracy(grouping.names, cutoff, users_K, *figures)

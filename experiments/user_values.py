@@ -6,7 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
+from models.metrics import METRICS
+from models.types import IntArray
 from server_app.report import SHOWN
 from server_app.user_ranks import UserRanks
 
@@ -33,10 +36,14 @@ def user_values(ranks: UserRanks, figure: str) -> Values | None:
         raise ValueError(f"users have no values of {figure}")
     if scope not in ranks.ranks:
         return None
-    ranks_U = ranks.ranks[scope]
-    values_U = (ranks_U < int(cutoff)).astype(np.float64)
-    if name == "ndcg":
-        values_U /= np.log2(np.maximum(ranks_U, 0) + 2.0)
+    return metric_values(name, ranks.ranks[scope], int(cutoff))
+
+
+def metric_values(name: str, ranks_U: IntArray, cutoff: int) -> Values:
+    """A metric of ``models.metrics`` of each user (U,), of ranks from 0; NaN at a rank of -1."""
+    # The metrics count ranks from 1; users without an item get their value after.
+    from_one_U = torch.from_numpy(ranks_U + 1).clamp(min=1)
+    values_U: Values = METRICS[name](from_one_U, cutoff).numpy()
     values_U[ranks_U < 0] = np.nan
     return values_U
 

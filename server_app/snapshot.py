@@ -97,8 +97,7 @@ def _read(path: Path, sha256: Mapping[str, str]) -> bytes:
 def _read_ranks(path: Path, sha256: Mapping[str, str]) -> UserRanks | None:
     if path.name not in sha256:
         return None
-    _read(path, sha256)
-    return user_ranks.load_ranks(path)
+    return user_ranks.from_bytes(_read(path, sha256), path)
 
 
 def _split(tensors: Tensors) -> dict[str, Tensors]:

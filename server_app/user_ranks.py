@@ -10,6 +10,7 @@ import io
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -74,6 +75,11 @@ def load_ranks(path: Path) -> UserRanks:
     return _ranks(path, _read(path))
 
 
+def from_bytes(data: bytes, path: Path) -> UserRanks:
+    """As :func:`load_ranks`, of the content of the file ``path``."""
+    return _ranks(path, _unpacked(path, io.BytesIO(data)))
+
+
 def to_bytes(ranks: UserRanks) -> bytes:
     """The content of a file of one scorer's ranks."""
     return packed(_arrays(ranks))
@@ -122,8 +128,12 @@ def _arrays(ranks: UserRanks) -> dict[str, IntArray]:
 
 
 def _read(path: Path) -> dict[str, IntArray]:
+    return _unpacked(path, path)
+
+
+def _unpacked(path: Path, source: Path | BinaryIO) -> dict[str, IntArray]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with np.load(source, allow_pickle=False) as file:
             return dict(file)
     except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile) as error:
         raise StorageError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
