@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.tree import ConfigError, from_mapping
+from experiments.file_names import FAILED, REFERENCES, STAMP
 from experiments.user_values import belongs
 from server_app.callbacks import read_metrics
 from server_app.errors import ServerError, StorageError
@@ -19,9 +20,6 @@ from server_app.results import RunResult, load_result
 from server_app.run_folder import CONFIG, flatten, read_config, read_state, settings_of
 from server_app.user_ranks import UserRanks, load_ranks, load_user_ranks
 
-REFERENCES = "references"
-STAMP = "job.json"
-FAILED = ".failed.json"
 HOW_TO_READ = frozenset(
     f"dataset.{key}"
     for key in ("path", "titles", "fetch", "format", "separator", "header", "columns", "encoding",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.build import ConfigError
+from experiments.file_names import FAILED
 from experiments.sweep.jobs import Job
 from experiments.sweep.spec import Spec
 from experiments.sweep.tasks import Failure, Task
@@ -16,7 +17,7 @@ from server_app.files import replace_json
 from server_app.lock import LOCK
 from server_app.run_folder import CONFIG
 
-ASKED, LOG, FAILED = "sweep.json", "processes.log", ".failed.json"
+ASKED, LOG = "sweep.json", "processes.log"
 
 
 def check_free(folder: Path) -> None:

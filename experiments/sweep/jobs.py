@@ -15,7 +15,7 @@ from conf.compose import compose
 from conf.overrides import absolute_overrides
 from conf.tree import Config, ConfigError, build_strategy, from_mapping, to_json, to_mapping
 from experiments.sweep.labels import arm_labels, labels
-from experiments.sweep.spec import default_overrides, key_of, with_more
+from experiments.sweep.spec import DEFAULTS, key_of, with_more
 from server_app.cli_run import check_device, check_files
 from server_app.run_folder import settings_of
 
@@ -144,7 +144,7 @@ def _checked(words: Sequence[str]) -> Config:
             key == "federation.grid" and value != "local"
         ):
             raise ConfigError(f"{word}: a sweep runs on the in-process grid, federation.grid=local")
-    config = compose([*with_more(default_overrides(), words), "federation.grid=local"])
+    config = compose([*with_more(DEFAULTS, words), "federation.grid=local"])
     check_files(config)
     check_device(config)
     build_strategy(config)

@@ -10,11 +10,12 @@ from pathlib import PurePath
 
 from conf.compose import GROUPS
 from conf.overrides import PATH_KEYS
+from experiments.file_names import REFERENCES
 from experiments.sweep.spec import key_of
 
 LONGEST = 90
 """Characters of a label: a run's name has at most 121, and that of a run going first is longer."""
-TAKEN = frozenset({"references", "lock"})
+TAKEN = frozenset({REFERENCES, "lock"})
 
 
 def labels(jobs: Sequence[Sequence[str]]) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from conf.compose import compose
 from conf.tree import Config, ConfigError
+from experiments.file_names import REFERENCES
 from experiments.sweep.jobs import data_digest, result_settings
 from experiments.sweep.tasks import Report
 from server_app.cli_common import quiet_flower
@@ -25,7 +26,6 @@ from server_app.references import METHODS
 from server_app.references.base import ImplicitOrOwn, MissingExtraError, UnavailableError
 from server_app.user_ranks import UserRanks, save_ranks
 
-FOLDER = "references"
 NONE = "none"
 OWN = {"implementation": "own"}
 """The same minimum by our own code, which the row names; only slower."""
@@ -72,7 +72,7 @@ class SettingsTask:
     @property
     def path(self) -> Path:
         """The file; not beside those of the splits, which hold rows."""
-        return self.folder / FOLDER / "settings" / f"{self.name}.json"
+        return self.folder / REFERENCES / "settings" / f"{self.name}.json"
 
     @property
     def made_of(self) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class ReferenceTask:
     @property
     def path(self) -> Path:
         """The file."""
-        return self.chosen.folder / FOLDER / f"{self.name}.json"
+        return self.chosen.folder / REFERENCES / f"{self.name}.json"
 
     @property
     def made_of(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.tree import Config, ConfigError, from_mapping, remarks
+from experiments.file_names import STAMP
 from experiments.sweep.jobs import Job, data_digest, result_settings
 from experiments.sweep.tasks import Report
 from server_app.callbacks import Callback, RoundRecord, RunInfo
@@ -24,7 +25,6 @@ from server_app.lock import is_locked, lock_holder
 from server_app.results import RESULT
 from server_app.run_folder import read_config, read_state
 
-STAMP = "job.json"
 PRIVATE = ("nodes", "strategy")
 """Folders of a run that hold private state and users' tables: no report needs them."""
 

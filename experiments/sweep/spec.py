@@ -16,7 +16,6 @@ import yaml  # type: ignore[import-untyped]
 
 from conf.build import ConfigError, build
 from conf.compose import GROUPS, expand, options
-from conf.schema import EvaluationConfig
 
 DEFAULTS = ("evaluation.user_ranks=true", "evaluation.item_drift=true")
 """What a sweep records beyond a single run; any of it can be overridden."""
@@ -60,12 +59,6 @@ class Spec:
         given = normalised(given)
         sweeps = tuple(tuple(with_more(sweep, given)) for sweep in self.sweeps)
         return dataclasses.replace(self, fixed=tuple(without(self.fixed, given)), sweeps=sweeps)
-
-
-def default_overrides() -> list[str]:
-    """Those of DEFAULTS whose setting there is."""
-    known = {field.name for field in dataclasses.fields(EvaluationConfig)}
-    return [text for text in DEFAULTS if key_of(text).rpartition(".")[2] in known]
 
 
 def _words(text: str) -> list[str]:
