@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from experiments.figures import style
+from experiments.figures.curves import means
 
 Floats = npt.NDArray[np.float64]
 ZERO_GAP = 0.5
@@ -64,7 +65,7 @@ def _series(axes: Axes, series: Sensitivity, number: int, positive: Floats) -> N
     look, order = style.look(number), np.argsort(series.rho_R)
     values_RN = series.values_RN[order]
     at_R = places(series.rho_R[order], positive)
-    means_R = np.array([_mean(row) for row in values_RN])
+    means_R = means(values_RN.T)
     sds_R = np.array([_sd(row) for row in values_RN])
     style_of: dict[str, Any] = {"color": look.colour, "marker": look.marker, "linestyle": look.line}
     axes.errorbar(at_R, means_R, sds_R, capsize=3, label=series.label or None, **style_of)
@@ -93,11 +94,6 @@ def _radius_axis(axes: Axes, positive: Floats, zero: bool) -> None:
         middle = (at[0] + at[1]) / 2
         mark: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "clip_on": False}
         axes.text(middle, 0.0, "//", ha="center", va="center", **mark)
-
-
-def _mean(values_N: Floats) -> float:
-    there = values_N[~np.isnan(values_N)]
-    return float(there.mean()) if len(there) else float("nan")
 
 
 def _sd(values_N: Floats) -> float:

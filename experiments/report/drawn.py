@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -14,7 +15,7 @@ from experiments.compare import Comparison
 from experiments.costs import measured
 from experiments.figures import style
 from experiments.figures.communication import CommunicationCurve, accuracy_by_bytes
-from experiments.figures.curves import LearningCurve, LearningCurves, learning_curves
+from experiments.figures.curves import LearningCurve, LearningCurves, learning_curves, means
 from experiments.figures.sensitivity import Sensitivity, rho_sensitivity
 from experiments.figures.surface import Surface, loss_landscape
 from experiments.landscape import load_landscape
@@ -105,7 +106,7 @@ def communication(split: Split, comparison: Comparison) -> tuple[Figure, str]:
     for arm in split.arms:
         rounds, values_NE = _curve(arm, measure)
         bytes_NE = np.array([_cumulative(run.records, rounds) for run in arm.runs])
-        bytes_E, values_E = np.nanmean(bytes_NE, axis=0), np.nanmean(values_NE, axis=0)
+        bytes_E, values_E = means(bytes_NE), means(values_NE)
         if (bytes_E > 0).all():
             drawn.append(CommunicationCurve(arm.label, bytes_E / split.num_users, values_E))
     if not drawn:
@@ -114,10 +115,10 @@ def communication(split: Split, comparison: Comparison) -> tuple[Figure, str]:
     return figure, f"{WORDS[measure]} by bytes up and down until the round, for each user."
 
 
-def _cumulative(records: object, rounds: list[int]) -> list[float]:
+def _cumulative(records: Sequence[Mapping[str, Any]], rounds: list[int]) -> list[float]:
     """Bytes until each of the rounds; NaN for a round that the run did not reach."""
     sums, total = dict[int, float](), 0.0
-    for record in records if isinstance(records, list | tuple) else ():
+    for record in records:
         total += record["bytes_up"] + record["bytes_down"]
         sums[record["round"]] = total
     return [sums.get(round_, np.nan) for round_ in rounds]
