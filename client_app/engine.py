@@ -25,6 +25,7 @@ from client_app.negatives import block_samples
 from client_app.parallel import in_order
 from client_app.private_rows import RowBlock
 from client_app.private_state import Known, PrivateState
+from client_app.user_updates import after_steps, user_update_steps
 from conf.tree import Config
 from models.rng import Role, UserStreams, derive_rng
 from models.tables import is_finite
@@ -85,7 +86,8 @@ def train_users(
         raise ValueError("there is no user to train")
     users = users[np.lexsort((users, _sizes(users, dataset)))]
     update_block, block_users = _engine(strategy, cfg)
-    if personal:
+    steps = user_update_steps(strategy, cfg)
+    if personal or steps:
         block_users = 1
     device = device_of(cfg.engine.device)
     opened = strategy.opened(shared)
@@ -100,7 +102,8 @@ def train_users(
         with stage("training", block):
             private = moved(state.layout.unpack(rows_UP[part]), device)
             own = moved((personal or {}).get(int(block[0]), {}), device)
-            return update_block(strategy, on_device | own, private, epochs_U, streams)
+            result = update_block(strategy, on_device | own, private, epochs_U, streams)
+            return after_steps(result, block, round_, steps) if steps else result
 
     total, metrics = SumOfUpdates(strategy.summed_template(on_device)), dict[str, float]()
     individual = list[IndividualUpdates]()

@@ -100,6 +100,8 @@ def request_digest(node: Node, request: Downlink, users: IntArray, shared_digest
         cfg.engine,
         cfg.seed,
         cfg.init,
+        cfg.privacy,
+        cfg.attack,
     )
     digest.update(f"{request.round} {request.base_round} {settings!r}".encode())
     digest.update(node.dataset.fingerprint.encode())

@@ -32,8 +32,12 @@ GROUPS = (
     "evaluation",
     "init",
     "tracking",
+    "privacy",
+    "attack",
+    "defence",
+    "devices",
 )
-SEVERAL = ("tracking",)
+SEVERAL = ("tracking", "privacy")
 """Groups of which a list of options may be chosen."""
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from conf.privacy_schema import AttackConfig, DefenceConfig, DevicesConfig, PrivacyConfig
+
 
 @dataclass(frozen=True)
 class SyntheticConfig:
@@ -230,6 +232,10 @@ class Config:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     init: InitConfig = field(default_factory=InitConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
+    attack: AttackConfig = field(default_factory=AttackConfig)
+    defence: DefenceConfig = field(default_factory=DefenceConfig)
+    devices: DevicesConfig = field(default_factory=DevicesConfig)
     seed: int = 0
     name: str | None = None
     """Name of the run; None: made from dataset, strategy, seed and time."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from conf.build import ConfigError, build, import_target, target_of, unknown_keys
 from conf.checks import check, ranks_each_in_full, remarks
+from conf.privacy_schema import AttackConfig, DefenceConfig, DevicesConfig, PrivacyConfig
 from conf.schema import (
     Config,
     DatasetConfig,
@@ -26,13 +27,17 @@ from conf.schema import (
 )
 
 __all__ = [
+    "AttackConfig",
     "Config",
     "ConfigError",
     "DatasetConfig",
+    "DefenceConfig",
+    "DevicesConfig",
     "EngineConfig",
     "EvaluationConfig",
     "FederationConfig",
     "InitConfig",
+    "PrivacyConfig",
     "ProtocolConfig",
     "SyntheticConfig",
     "TrackingConfig",

@@ -1,0 +1,32 @@
+"""What happens to a single user's update before it is added to the others of the node."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Protocol
+
+from conf.tree import Config
+from models.types import CohortResult, IntArray, Update
+from strategies.base import RecStrategy
+
+
+class UserUpdateStep(Protocol):
+    """A clip, a noise, an attack: from a user's update to the one that counts."""
+
+    def __call__(self, update: Update, user: int, round_: int) -> Update:
+        """The update of the user in the round; the given one is not modified."""
+
+
+def user_update_steps(strategy: RecStrategy, cfg: Config) -> tuple[UserUpdateStep, ...]:
+    """The steps of a configuration, in their order; users train one by one where there are any."""
+    return ()
+
+
+def after_steps(
+    result: CohortResult, user: IntArray, round_: int, steps: tuple[UserUpdateStep, ...]
+) -> CohortResult:
+    """The result of a block of one user, with its update as the steps leave it."""
+    update = result.update
+    for step in steps:
+        update = step(update, int(user[0]), round_)
+    return replace(result, update=update)

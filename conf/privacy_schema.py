@@ -1,0 +1,25 @@
+"""The dataclasses of protections, attacks and device profiles. Import them from ``conf.tree``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class PrivacyConfig:
+    """What is done to updates before a server sees them."""
+
+
+@dataclass(frozen=True)
+class AttackConfig:
+    """What users who are not honest send; only in a simulation."""
+
+
+@dataclass(frozen=True)
+class DefenceConfig:
+    """How the server combines updates that may be poisoned."""
+
+
+@dataclass(frozen=True)
+class DevicesConfig:
+    """When devices are there, how fast they are, how often they drop out; only in a simulation."""
