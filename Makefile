@@ -7,7 +7,7 @@ WORKERS ?= 2
 
 .PHONY: run test e2e test-slow test-browser lint bench results setup clean \
   paper-filmtrust paper-lastfm-2k paper-lastfm-2k-listening paper-amazon-video paper-qb-article \
-  paper-qb-article-subset ablation rho does-sam-help
+  paper-qb-article-subset ablation rho does-sam-help does-sam-help-filmtrust
 
 run: $(READY)  ## Train FedRecGEL on MovieLens-100K with Flower and print the results
 	$(BIN)/fedrecgel run $(ARGS)
@@ -49,10 +49,6 @@ AMAZON_VIDEO      ?= $(FEDRECGEL_DATA)/amazon_video/amazon-video-ratings.dat
 QB_ARTICLE        ?= $(FEDRECGEL_DATA)/qb_article/QB-article.csv
 QB_ARTICLE_SUBSET ?= $(FEDRECGEL_DATA)/qb_article_subset/QB-article-subset.csv
 
-comma := ,
-# Seeds that choose, as in conf/sweep/does_sam_help.yaml.
-TUNING_SEEDS := 10$(comma)11$(comma)12
-
 # $(call data,VARIABLE): refuse a file that is not there. $(call experiment,SWEEP,OVERRIDES,HOW): make it,
 # then report what there is, also when a job failed; the status is then the sweep's.
 data = @test -f "$($(1))" || { echo "there is no file $($(1)): make $@ $(1)=/path/to/file (docs/data.md)"; exit 2; }
@@ -92,7 +88,11 @@ rho: $(READY)  ## The radii over the paper's range, on FilmTrust
 	$(call experiment,rho,dataset.path="$(FILMTRUST)")
 
 does-sam-help: $(READY)  ## Radii that each chose their learning rate, MovieLens-100K
-	$(call experiment,does_sam_help,,--tune strategy.server_lr --tune-seeds $(TUNING_SEEDS))
+	$(call experiment,does_sam_help)
+
+does-sam-help-filmtrust: $(READY)  ## … FilmTrust
+	$(call data,FILMTRUST)
+	$(call experiment,does_sam_help_filmtrust,dataset.path="$(FILMTRUST)")
 
 setup: $(READY)  ## The virtual environment alone
 

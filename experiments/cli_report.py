@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from conf.tree import ConfigError
 from server_app.cli_common import CONSOLE, parse_seeds
 from server_app.tables import FittedTable, Row
+
+if TYPE_CHECKING:
+    from experiments.tuning import Tuning
 
 NEEDED = ("scipy", "matplotlib", "jinja2")
 EXAMPLES = """\
@@ -29,7 +33,10 @@ def report(
     out: Annotated[Path, typer.Option(help="Folder of the report.")] = Path("report"),
     tune: Annotated[
         str | None,
-        typer.Option(help="Settings to choose on validation for each arm: KEY[,KEY]."),
+        typer.Option(
+            help="Settings to choose on validation for each arm: KEY[,KEY], or none; "
+            "by default as the sweep says."
+        ),
     ] = None,
     tune_seeds: Annotated[
         str | None,
@@ -45,18 +52,12 @@ def report(
     _check_installed()
     from experiments.claim_files import known_claims, load_claims
     from experiments.report.make import make_report
-    from experiments.tuning import Tuning
 
-    if tune_seeds is not None and tune is None:
-        raise ConfigError("--tune-seeds needs --tune")
-    keys = tuple(key.strip() for key in tune.split(",")) if tune is not None else ()
-    if len(set(keys)) < len(keys) or not all(keys):
-        raise ConfigError(f"--tune takes distinct keys such as strategy.server_lr, got {tune!r}")
+    tuning = _tuning(runs, tune, tune_seeds)
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out: {out} is not a folder")
-    seeds = tuple(parse_seeds(tune_seeds)) if tune_seeds is not None else ()
     stated = [*known_claims(), *(load_claims(path) for path in claims or [])]
-    sections = make_report(runs, out, Tuning(keys, seeds), stated, with_figures=figures, say=_say)
+    sections = make_report(runs, out, tuning, stated, with_figures=figures, say=_say)
     for section in sections:
         table = section.tables[0]
         rows = [
@@ -67,6 +68,31 @@ def report(
         notes = [[sentence] for sentence in table.caption]
         CONSOLE.print(FittedTable(table.title, headings[:1], headings[1:], rows, notes))
     CONSOLE.print(f"report: {out / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _tuning(folders: Sequence[Path], tune: str | None, tune_seeds: str | None) -> Tuning:
+    """As the command line says, else as the sweeps in these folders do."""
+    from experiments.tuning import Tuning
+
+    if tune_seeds is not None and tune in (None, "none"):
+        raise ConfigError("--tune-seeds needs --tune")
+    if tune is None:
+        return _tuning_of_sweeps(folders)
+    keys = tuple(key.strip() for key in tune.split(",")) if tune != "none" else ()
+    if len(set(keys)) < len(keys) or not all(keys):
+        raise ConfigError(f"--tune takes distinct keys such as strategy.server_lr, got {tune!r}")
+    return Tuning(keys, tuple(parse_seeds(tune_seeds)) if tune_seeds is not None else ())
+
+
+def _tuning_of_sweeps(folders: Sequence[Path]) -> Tuning:
+    from experiments.sweep.folder import select_of
+    from experiments.tuning import Tuning
+
+    asked = {select_of(folder) for folder in folders}
+    if len(asked) > 1:
+        raise ConfigError("these folders choose settings in several ways: say --tune KEY or none")
+    select = asked.pop()
+    return Tuning() if select is None else Tuning(select.tune, select.seeds, select.by)
 
 
 def _say(line: str) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from conf.tree import ConfigError
 from experiments.collect import Run
 
 MEASURES = ("validation/full/ndcg@10", "validation/sampled/ndcg@10", "validation/sampled/hr@10")
-"""What is maximised: the first of these that all runs in question have."""
+"""What is maximised unless it is said: the first of these that all runs in question have."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,19 @@ class Tuning:
     """Dotted keys, such as ``strategy.server_lr``."""
     seeds: tuple[int, ...] = ()
     """Seeds that choose and are then not reported; empty: all seeds choose and are reported."""
+    by: str | None = None
+    """What is maximised; None: the first of ``MEASURES`` that there is."""
+
+
+def setting_name(settings: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """The values of these settings, such as ``strategy.server_lr=0.01``."""
+    return " ".join(f"{key}={settings[key]}" for key in keys)
+
+
+def best_setting(figures: Mapping[str, Sequence[float]]) -> str:
+    """The name with the highest mean; ties go to the first by name."""
+    means = {name: statistics.fmean(values) for name, values in sorted(figures.items())}
+    return max(means, key=lambda name: means[name])
 
 
 @dataclass(frozen=True)
@@ -51,24 +65,24 @@ def chosen(
         return Choice(tried[0])
     if not all(key in run.settings for key in tuning.keys for runs in tried for run in runs):
         return Choice(tuple(run for runs in tried for run in _reported(runs, tuning)))
-    whole = {_setting(runs[0], tuning): runs for runs in tried if _is_whole(runs, tuning, left_out)}
+    whole = {
+        setting_name(runs[0].settings, tuning.keys): runs
+        for runs in tried
+        if _is_whole(runs, tuning, left_out)
+    }
     if not whole:
         return Choice(())
     judging = {name: _judging(runs, tuning) for name, runs in sorted(whole.items())}
-    measure = _measure(list(judging.values()), split)
-    scores = {
-        name: statistics.fmean(run.result.metrics[measure] for run in runs)
-        for name, runs in judging.items()
+    measure = _measure(list(judging.values()), tuning, split)
+    figures = {
+        name: [run.result.metrics[measure] for run in runs] for name, runs in judging.items()
     }
-    best = max(scores, key=lambda name: scores[name])
+    best = best_setting(figures)
     runs = _reported(whole[best], tuning)
     if not runs:
         left_out |= {run.result.name: "was used for tuning alone" for run in whole[best]}
-    return Choice(runs, best, measure, tuple(scores.items()))
-
-
-def _setting(run: Run, tuning: Tuning) -> str:
-    return " ".join(f"{key}={run.settings[key]}" for key in tuning.keys)
+    means = tuple((name, statistics.fmean(values)) for name, values in figures.items())
+    return Choice(runs, best, measure, means)
 
 
 def _is_whole(runs: Sequence[Run], tuning: Tuning, left_out: dict[str, str]) -> bool:
@@ -87,8 +101,10 @@ def _reported(runs: Sequence[Run], tuning: Tuning) -> tuple[Run, ...]:
     return tuple(run for run in runs if run.seed not in tuning.seeds)
 
 
-def _measure(tried: Sequence[Sequence[Run]], split: str) -> str:
-    for measure in MEASURES:
+def _measure(tried: Sequence[Sequence[Run]], tuning: Tuning, split: str) -> str:
+    asked = MEASURES if tuning.by is None else (tuning.by,)
+    for measure in asked:
         if all(measure in run.result.metrics for runs in tried for run in runs):
             return measure
-    raise ConfigError(f"{split} has no validation figures for --tune to choose by")
+    named = "no validation figures" if tuning.by is None else f"no {tuning.by} in every run"
+    raise ConfigError(f"{split} has {named} for --tune to choose by")

@@ -86,7 +86,8 @@ def sweep(
     else:
         request = _asked(given, list(also or []), name, references, runs)
     # Torch and Flower are imported once the command line can be read.
-    from experiments.sweep.execution import Options, execute
+    from experiments.sweep.execution import execute
+    from experiments.sweep.making import Options
 
     execute(request, Options(jobs, retry_failed, slim))
 

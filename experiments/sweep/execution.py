@@ -3,49 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from conf.tree import remarks
 from experiments.sweep import folder as notes
 from experiments.sweep.command import Request, how_to_go_on, say
 from experiments.sweep.jobs import Job, planned, replanned
-from experiments.sweep.pool import Ended, Event, work
-from experiments.sweep.progress import SweepProgress
-from experiments.sweep.reference_tasks import ReferenceTask, SettingsTask, checked_methods
+from experiments.sweep.making import Options, Plan, make
+from experiments.sweep.reference_tasks import checked_methods
 from experiments.sweep.reference_tasks import reference_tasks as reference_tasks_of
 from experiments.sweep.run_task import RunTask
+from experiments.sweep.selection import check_select, choices, choosing, reported
+from experiments.sweep.spec import Select
 from server_app.cli_common import CONSOLE
-from server_app.concurrency import cores
 from server_app.errors import ServerError
 from server_app.lock import locked
 from server_app.report import runs_table
 from server_app.results import load_result
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a sweep is made; nothing of it changes a result."""
-
-    processes: int | None = None
-    retry_failed: bool = False
-    slim: bool = False
-
-
-@dataclass(frozen=True)
-class Plan:
-    """All tasks of a sweep."""
-
-    runs: Sequence[RunTask]
-    settings: Sequence[SettingsTask]
-    references: Sequence[ReferenceTask]
-
-    @property
-    def tasks(self) -> list[RunTask | SettingsTask | ReferenceTask]:
-        """In the order of work: references wait for the settings that are chosen for them."""
-        return [*self.settings, *self.runs, *self.references]
 
 
 def execute(request: Request, options: Options) -> None:
@@ -59,23 +34,59 @@ def execute(request: Request, options: Options) -> None:
     """
     notes.check_free(request.folder)
     jobs = _jobs(request)
+    select = request.spec.select
+    if select is not None:
+        check_select(select, jobs)
+    shown = jobs if select is None else reported(jobs, select)
     methods = checked_methods(request.spec.references)
-    settings, references = reference_tasks_of([j.config for j in jobs], methods, request.folder)
-    runs = [RunTask(job, slim=options.slim) for job in jobs]
-    plan = Plan(runs, settings, references)
+    tasks_beside = reference_tasks_of([j.config for j in shown], methods, request.folder)
     request.folder.mkdir(parents=True, exist_ok=True)
     try:
         with locked(request.folder):
             _remark(request, jobs)
             notes.write_asked(request.folder, request.spec, jobs)
-            failed = _make(plan, request.folder, options)
+            wanted = jobs if select is None else _chosen(jobs, select, request.folder, options)
+            plan = Plan(_runs(wanted, options), *tasks_beside)
+            failed = make(plan, request.folder, options)
     except KeyboardInterrupt:
         raise InterruptedError(f"stopped; {how_to_go_on(request.folder)}") from None
-    _show(plan, request.folder)
+    _show(plan, request.folder, () if select is None else select.seeds)
     if failed:
         for label, reason in failed.items():
             say(f"failed: {label}: {reason}", style="red")
         raise ServerError(f"{len(failed)} of {len(plan.tasks)} jobs failed")
+
+
+def _runs(jobs: Sequence[Job], options: Options) -> list[RunTask]:
+    return [RunTask(job, slim=options.slim) for job in jobs]
+
+
+def _chosen(jobs: Sequence[Job], select: Select, folder: Path, options: Options) -> list[Job]:
+    """The jobs that choose, which are made here, and those of the settings that they choose."""
+    first = choosing(jobs, select)
+    seeds = ", ".join(map(str, select.seeds))
+    say(f"First {len(first)} runs of seeds {seeds}, which choose {' and '.join(select.tune)}")
+    make(Plan(_runs(first, options), (), ()), folder, options)
+    chosen = choices(jobs, select, lambda job: _figure(RunTask(job), select.by))
+    for choice in chosen:
+        say(f"Chosen for {choice.line}", style=None if choice.jobs else "yellow")
+    return [*first, *(job for choice in chosen for job in choice.jobs)]
+
+
+def _figure(task: RunTask, name: str) -> float | None:
+    """A figure of a complete run.
+
+    Raises:
+        ServerError: when the run has no such figure.
+
+    """
+    if not task.is_made():
+        return None
+    metrics = load_result(task.job.folder).metrics
+    if name not in metrics:
+        known = ", ".join(key for key in sorted(metrics) if key.startswith("validation/"))
+        raise ServerError(f"select.by: {task.label} has no figure {name!r}, but {known}")
+    return metrics[name]
 
 
 def _jobs(request: Request) -> list[Job]:
@@ -96,71 +107,10 @@ def _remark(request: Request, jobs: Sequence[Job]) -> None:
         )
 
 
-def _make(plan: Plan, folder: Path, options: Options) -> dict[str, str]:
-    """Do what is missing; returns the failures' reasons by label."""
-    made = {task.label for task in plan.tasks if task.is_made()}
-    failed = {} if options.retry_failed else _known_failures(plan, made, folder)
-    todo = [task for task in plan.tasks if task.label not in made | failed.keys()]
-    if made or failed:
-        say(f"{len(made)} of {len(plan.tasks)} jobs are complete already")
-    if not todo:
-        return failed
-    with SweepProgress(todo, len(made), CONSOLE) as progress:
-        for event in _events(plan, todo, folder, options):
-            progress.show(event)
-            failed |= _noted(event, folder)
-    return failed
-
-
-def _known_failures(plan: Plan, made: Collection[str], folder: Path) -> dict[str, str]:
-    missing = [task for task in plan.tasks if task.label not in made]
-    reasons = {task.label: notes.known_failure(folder, task) for task in missing}
-    return {label: f"{why} (--retry-failed)" for label, why in reasons.items() if why is not None}
-
-
-def _events(
-    plan: Plan,
-    todo: Sequence[RunTask | SettingsTask | ReferenceTask],
-    folder: Path,
-    options: Options,
-) -> Iterator[Event]:
-    """What happens while the tasks are done; splits come last, when their settings are chosen."""
-    first = [_prepared(task, folder) for task in todo if not isinstance(task, ReferenceTask)]
-    last = [task for task in todo if isinstance(task, ReferenceTask)]
-    processes = options.processes or _fitting(plan)
-    log = folder / notes.LOG
-    return itertools.chain(work(first, processes, log), work(last, processes, log))
-
-
-def _prepared(task: RunTask | SettingsTask, folder: Path) -> RunTask | SettingsTask:
-    if isinstance(task, RunTask) and notes.failed_for_good(folder, task):
-        return dataclasses.replace(task, anew=True)
-    return task
-
-
-def _noted(event: Event, folder: Path) -> dict[str, str]:
-    """Keep or forget a failure; the reason by label where there is one."""
-    if not isinstance(event, Ended) or event.failure is None:
-        notes.forget_failure(folder, event.task)
-        return {}
-    notes.write_failure(folder, event.task, event.failure)
-    return {event.task.label: event.failure.reason}
-
-
-def _fitting(plan: Plan) -> int:
-    """Runs of this sweep that have cores of their own; at least one."""
-    each = [
-        task.job.config.engine.threads
-        * task.job.config.engine.workers
-        * (task.job.config.federation.workers or 1)
-        for task in plan.runs
-    ]
-    return max(1, cores() // max(each))
-
-
-def _show(plan: Plan, folder: Path) -> None:
-    """The complete runs, a row an arm; what references lack; where it all is."""
-    complete = [task for task in plan.runs if task.is_made()]
+def _show(plan: Plan, folder: Path, choosing_seeds: Collection[int]) -> None:
+    """The complete runs but those that chose, a row an arm; what references lack; where it is."""
+    shown = [task for task in plan.runs if task.job.config.seed not in choosing_seeds]
+    complete = [task for task in shown if task.is_made()]
     # The table's rows are strategies; here an arm is what is compared.
     results = [
         dataclasses.replace(load_result(task.job.folder), strategy=task.job.arm)

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from conf.build import ConfigError
+from conf.build import ConfigError, build
 from experiments.file_names import FAILED
 from experiments.sweep.jobs import Job
-from experiments.sweep.spec import Spec
+from experiments.sweep.spec import Select, Spec
 from experiments.sweep.tasks import Failure, Task
 from server_app.files import replace_json
 from server_app.lock import LOCK
@@ -58,6 +58,14 @@ def read_asked(folder: Path) -> dict[str, Any]:
     except (ValueError, TypeError, KeyError) as error:
         raise ConfigError(f"{folder / ASKED} is not of this version: {error!r}") from None
     return found
+
+
+def select_of(folder: Path) -> Select | None:
+    """How the sweep in a folder chooses settings; None where it does not, or there is no sweep."""
+    if not (folder / ASKED).is_file():
+        return None
+    found = read_asked(folder).get("select")
+    return None if found is None else build(Select, found, "select")
 
 
 def left_over(folder: Path, jobs: Sequence[Job]) -> list[str]:

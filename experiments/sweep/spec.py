@@ -26,9 +26,10 @@ REFERENCES = ("popularity", "item_knn", "ease", "ials")
 
 @dataclass(frozen=True)
 class Select:
-    """Settings that a report chooses for each arm by validation, on seeds that it then drops.
+    """Settings chosen for each arm by validation, on seeds that a report then drops.
 
-    An arm is what is left of a job's differing overrides without ``tune`` and the seed.
+    An arm is what is left of a job's settings without ``tune`` and the seed. The runs of
+    ``seeds`` are made first; the other seeds are made of each arm's chosen setting alone.
     """
 
     tune: tuple[str, ...]

@@ -17,7 +17,7 @@ import pytest
 from made_up import SMALL_RUN, best_tensors, final_tensors, write_interactions
 
 from conf.tree import from_mapping
-from experiments.sweep import execution
+from experiments.sweep import making
 from experiments.sweep.jobs import data_digest
 from experiments.sweep.pool import Ended, Event, Progressed
 from experiments.sweep.tasks import Failure, Task
@@ -50,7 +50,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FEDRECGEL_RUNS", raising=False)
     monkeypatch.setattr(cli_common.CONSOLE, "_width", 200)
-    monkeypatch.setattr(execution, "work", in_this_process)
+    monkeypatch.setattr(making, "work", in_this_process)
     write_interactions(tmp_path / "ratings.csv")
     return tmp_path
 
