@@ -14,6 +14,7 @@ from server_app.cli_common import CONSOLE, parse_seeds
 from server_app.tables import FittedTable, Row
 
 if TYPE_CHECKING:
+    from experiments.sweep.spec import Select
     from experiments.tuning import Tuning
 
 NEEDED = ("scipy", "matplotlib", "jinja2")
@@ -42,6 +43,13 @@ def report(
         str | None,
         typer.Option(help="Seeds that choose and are not reported, such as 0,1,2."),
     ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            help="Compare every arm with that of these settings as well: KEY=VALUE[,KEY=VALUE], or "
+            "none; by default as the sweep says."
+        ),
+    ] = None,
     claims: Annotated[
         list[Path] | None,
         typer.Option(help="Files of claims to check, beside those that come with fedrecgel."),
@@ -50,14 +58,20 @@ def report(
 ) -> None:
     """Compare runs: tables with tests over users, figures, one page of HTML."""
     _check_installed()
+    from experiments.baseline import Baseline
     from experiments.claim_files import known_claims, load_claims
     from experiments.report.make import make_report
+    from experiments.report.section import Asked
 
-    tuning = _tuning(runs, tune, tune_seeds)
+    select, compared = _told_by_sweeps(runs, tune, against)
+    if against is not None:
+        compared = tuple(against.split(",")) if against != "none" else ()
+    tuning, baseline = _tuning(select, tune, tune_seeds), Baseline.parsed(compared)
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out: {out} is not a folder")
     stated = [*known_claims(), *(load_claims(path) for path in claims or [])]
-    sections = make_report(runs, out, tuning, stated, with_figures=figures, say=_say)
+    asked = Asked(tuning, stated, baseline, figures)
+    sections = make_report(runs, out, asked, say=_say)
     for section in sections:
         table = section.tables[0]
         rows = [
@@ -70,29 +84,33 @@ def report(
     CONSOLE.print(f"report: {out / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _tuning(folders: Sequence[Path], tune: str | None, tune_seeds: str | None) -> Tuning:
-    """As the command line says, else as the sweeps in these folders do."""
+def _tuning(told: Select | None, tune: str | None, tune_seeds: str | None) -> Tuning:
+    """As the command line says, else as the sweep does."""
     from experiments.tuning import Tuning
 
     if tune_seeds is not None and tune in (None, "none"):
         raise ConfigError("--tune-seeds needs --tune")
     if tune is None:
-        return _tuning_of_sweeps(folders)
+        return Tuning() if told is None else Tuning(told.tune, told.seeds, told.by)
     keys = tuple(key.strip() for key in tune.split(",")) if tune != "none" else ()
     if len(set(keys)) < len(keys) or not all(keys):
         raise ConfigError(f"--tune takes distinct keys such as strategy.server_lr, got {tune!r}")
     return Tuning(keys, tuple(parse_seeds(tune_seeds)) if tune_seeds is not None else ())
 
 
-def _tuning_of_sweeps(folders: Sequence[Path]) -> Tuning:
-    from experiments.sweep.folder import select_of
-    from experiments.tuning import Tuning
+def _told_by_sweeps(
+    folders: Sequence[Path], tune: str | None, against: str | None
+) -> tuple[Select | None, tuple[str, ...]]:
+    """What the sweeps in these folders say of how they are reported, where they agree."""
+    from experiments.sweep.folder import told_to_reports
 
-    asked = {select_of(folder) for folder in folders}
-    if len(asked) > 1:
+    told = [told_to_reports(folder) for folder in folders]
+    selects, againsts = {select for select, _ in told}, {arm for _, arm in told}
+    if tune is None and len(selects) > 1:
         raise ConfigError("these folders choose settings in several ways: say --tune KEY or none")
-    select = asked.pop()
-    return Tuning() if select is None else Tuning(select.tune, select.seeds, select.by)
+    if against is None and len(againsts) > 1:
+        raise ConfigError("these folders compare with several arms: say --against KEY=VALUE")
+    return told[0]
 
 
 def _say(line: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -34,7 +34,7 @@ class Difference:
     arm: str
     against: str
     kind: str
-    """``best`` federated arm, ``popularity`` or best ``reference``."""
+    """``baseline``, ``best`` federated arm, ``popularity`` or best ``reference``."""
     seeds: tuple[int, ...]
     mean: float
     over_seeds: Interval | None = None
@@ -83,12 +83,17 @@ class Comparison:
         return best.label if best else None
 
 
-def compare(split: Split) -> Comparison:
-    """Every arm with the best federated arm, with popularity and with the best reference."""
+def compare(split: Split, baseline: str | None = None) -> Comparison:
+    """Every arm with the best federated arm, with popularity and with the best reference.
+
+    ``baseline``: label of an arm that every other one is compared with as well.
+    """
     arms = [of_arm(arm) for arm in split.arms]
+    base = next((arm for arm in arms if arm.label == baseline), None)
     popularity, references = popularity_of(split), references_of(split)
     figures = figures_of(arms)
-    pairs = [pair for figure in figures for pair in _pairs(figure, arms, popularity, references)]
+    others = {"baseline": base, "popularity": popularity}
+    pairs = [pair for figure in figures for pair in _pairs(figure, arms, others, references)]
     differences = corrected(_measured(pairs, split))
     standings = {
         figure: _standing(figure, best_of(arms, figure), arms, differences) for figure in figures
@@ -105,12 +110,12 @@ Pair = tuple[str, str, Contender, Contender]
 def _pairs(
     figure: str,
     arms: Sequence[Contender],
-    popularity: Contender | None,
+    others: Mapping[str, Contender | None],
     references: Sequence[Contender],
 ) -> Iterator[Pair]:
     against = {
         "best": best_of(arms, figure),
-        "popularity": popularity,
+        **others,
         "reference": best_of(references, figure),
     }
     for kind, other in against.items():

@@ -20,6 +20,7 @@ CAPTION = (
     f"{LEAST_SEEDS} in common. The best federated method was found on these same figures."
 )
 KINDS = {
+    "baseline": "less the arm that was asked for",
     "best": "best federated method less another",
     "popularity": "less popularity",
     "reference": "less the best reference",

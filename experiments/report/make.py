@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from conf.tree import ConfigError
 from experiments.arms import splits_of
-from experiments.claim_files import Claims
 from experiments.collect import collect
-from experiments.report.section import Section, section_of
+from experiments.report.section import Asked, Section, section_of
 from experiments.report.write import write_report
-from experiments.tuning import Tuning
 from server_app.errors import ServerError
 
 Say = Callable[[str], None]
@@ -20,10 +18,8 @@ Say = Callable[[str], None]
 def make_report(
     folders: Iterable[Path],
     out: Path,
-    tuning: Tuning,
-    claims: Sequence[Claims],
+    asked: Asked,
     *,
-    with_figures: bool = True,
     say: Say = lambda line: None,
 ) -> list[Section]:
     """Write the report of the runs in ``folders`` into ``out``; says what it chose and left out.
@@ -35,14 +31,14 @@ def make_report(
     """
     collection = collect(folders)
     left_out = dict(collection.left_out)
-    for key in tuning.keys:
+    for key in asked.tuning.keys:
         if not any(key in run.settings for run in collection.runs):
             raise ConfigError(f"--tune: no run has a setting {key}")
-    splits = splits_of(collection, tuning, left_out)
+    splits = splits_of(collection, asked.tuning, left_out)
     if not splits:
         why = "; ".join(f"{name}: {reason}" for name, reason in sorted(left_out.items()))
         raise ServerError(f"there is no finished run to report ({why})")
-    sections = [section_of(split, tuning, claims, with_figures=with_figures) for split in splits]
+    sections = [section_of(split, asked) for split in splits]
     notes = [f"Left out: {name}, {why}" for name, why in sorted(left_out.items())]
     notes += collection.remarks
     for line in [line for section in sections for line in (*section.choices, *section.missing)]:

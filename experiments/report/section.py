@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from experiments.arms import Split
+from experiments.baseline import Baseline
 from experiments.claim_files import Claims
 from experiments.compare import compare
 from experiments.report.claims import claims_tables
@@ -23,26 +24,35 @@ class Section:
     id: str
     title: str
     choices: Sequence[str]
-    """How settings were chosen, a line each."""
+    """How settings and the baseline were chosen, a line each."""
     tables: Sequence[Table]
     figures: Sequence[Drawn]
     missing: Sequence[str]
     """Why a figure is not there, a line each."""
 
 
-def section_of(
-    split: Split, tuning: Tuning, claims: Sequence[Claims], *, with_figures: bool
-) -> Section:
+@dataclass(frozen=True)
+class Asked:
+    """What a report is asked for beyond the runs."""
+
+    tuning: Tuning = field(default_factory=Tuning)
+    claims: Sequence[Claims] = ()
+    baseline: Baseline | None = None
+    with_figures: bool = True
+
+
+def section_of(split: Split, asked: Asked) -> Section:
     """Everything about a split."""
-    comparison = compare(split)
+    baseline, lines = (asked.baseline or Baseline(())).found_in(split)
+    comparison = compare(split, baseline)
     differences = differences_table(split, comparison)
     tables = [results_table(split, comparison), *([differences] if differences else [])]
-    figures, missing = draw(split, comparison) if with_figures else ([], [])
+    figures, missing = draw(split, comparison) if asked.with_figures else ([], [])
     return Section(
         f"split-{split.slug}",
         split.name,
-        choices(split, tuning),
-        [*tables, *claims_tables(claims, split)],
+        [*choices(split, asked.tuning), *lines],
+        [*tables, *claims_tables(asked.claims, split)],
         figures,
         missing,
     )

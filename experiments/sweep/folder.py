@@ -60,12 +60,14 @@ def read_asked(folder: Path) -> dict[str, Any]:
     return found
 
 
-def select_of(folder: Path) -> Select | None:
-    """How the sweep in a folder chooses settings; None where it does not, or there is no sweep."""
+def told_to_reports(folder: Path) -> tuple[Select | None, tuple[str, ...]]:
+    """``select`` and ``against`` of the sweep in a folder; nothing where there is no sweep."""
     if not (folder / ASKED).is_file():
-        return None
-    found = read_asked(folder).get("select")
-    return None if found is None else build(Select, found, "select")
+        return None, ()
+    found = read_asked(folder)
+    select = found.get("select")
+    against = tuple(str(text) for text in found.get("against", ()))
+    return None if select is None else build(Select, select, "select"), against
 
 
 def left_over(folder: Path, jobs: Sequence[Job]) -> list[str]:

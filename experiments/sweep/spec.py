@@ -50,6 +50,8 @@ class Spec:
     """Overrides of every product."""
     references: tuple[str, ...] = REFERENCES
     select: Select | None = None
+    against: tuple[str, ...] = ()
+    """Settings ``key=value`` of the arm that a report compares every other one with."""
 
     def products(self) -> list[list[str]]:
         """The overrides of each job, product after product; equal ones are not merged."""

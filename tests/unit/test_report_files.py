@@ -14,11 +14,12 @@ import pytest
 from scipy import stats
 
 from conf.tree import ConfigError
+from experiments.baseline import Baseline
 from experiments.claim_files import Claims
 from experiments.report import drawn
 from experiments.report.formats import comma_separated, escaped, latex, markdown
 from experiments.report.make import make_report
-from experiments.report.section import Section
+from experiments.report.section import Asked, Section
 from experiments.report.table import Cell, Line, Table
 from experiments.tuning import Tuning
 from server_app.errors import ServerError
@@ -44,9 +45,14 @@ def runs(tmp_path: Path) -> Path:
 
 
 def report(
-    folder: Path, out: Path, tuning: Tuning | None = None, claims: tuple[Claims, ...] = ()
+    folder: Path,
+    out: Path,
+    tuning: Tuning | None = None,
+    claims: tuple[Claims, ...] = (),
+    baseline: Baseline | None = None,
 ) -> list[Section]:
-    return make_report([folder], out, tuning or Tuning(), claims, with_figures=False)
+    asked = Asked(tuning or Tuning(), claims, baseline, with_figures=False)
+    return make_report([folder], out, asked)
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -91,6 +97,34 @@ def test_differences_are_those_of_users(runs: Path, tmp_path: Path) -> None:
     assert float(one["over_users low"]) < 9 / 15 < float(one["over_users high"])
     # Seeds do not differ in the mean: an interval without width.
     assert float(one["over_seeds low"]) == pytest.approx(9 / 15, abs=1e-12)
+
+
+def test_every_arm_less_the_one_that_was_asked_for(runs: Path, tmp_path: Path) -> None:
+    """As in the test before, with the other sign: here the bad is what is asked about."""
+    report(runs, tmp_path / "out", baseline=Baseline.parsed(["strategy=fedavg"]))
+    found = rows(tmp_path / "out/tables/file-strict-differences.csv")
+    (one,) = [r for r in found if (r["kind"], r["figure"]) == ("baseline", "test/full/hr@10")]
+    assert (one["arm"], one["against"]) == ("fedmf", "fedavg")
+    assert float(one["difference"]) == pytest.approx(-9 / 15, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ("strategy=fedprox", "no arm with strategy=fedprox"),
+        ("seed=0", r"2 arms \(fedavg, fedmf\) with seed=0"),
+    ],
+)
+def test_a_baseline_that_cannot_be_told_is_said(
+    runs: Path, tmp_path: Path, asked: str, why: str
+) -> None:
+    (section,) = report(runs, tmp_path / "out", baseline=Baseline.parsed([asked]))
+    (line,) = section.choices
+    assert re.search(why, line)
+    found = rows(tmp_path / "out/tables/file-strict-differences.csv")
+    assert {row["kind"] for row in found} == {"best", "popularity"}
+    with pytest.raises(ConfigError, match="--against takes KEY=VALUE"):
+        Baseline.parsed(["strategy"])
 
 
 def test_best_is_bold_only_where_it_is_ahead(runs: Path, tmp_path: Path) -> None:
@@ -162,7 +196,7 @@ def test_the_page_is_whole_and_asks_nobody(
 ) -> None:
     monkeypatch.setattr(drawn, "MAKERS", {"learning curves": drawn.curves})
     made_up_run(runs, "rap", GOOD, "strategy=fedrap", status="failed")
-    make_report([runs], tmp_path / "out", Tuning(), ())
+    make_report([runs], tmp_path / "out", Asked())
     text = (tmp_path / "out/report.html").read_text("utf-8")
     page = Page()
     page.feed(text)
@@ -200,7 +234,7 @@ def test_same_input_same_bytes_in_any_order(
     monkeypatch.setattr(drawn, "MAKERS", {"learning curves": drawn.curves})
     folders = list(runs.iterdir())
     for out, order in (("one", folders), ("two", folders[::-1] + folders)):
-        make_report(order, tmp_path / out, Tuning(), ())
+        make_report(order, tmp_path / out, Asked())
     names = sorted(p.relative_to(tmp_path / "one") for p in (tmp_path / "one").rglob("*.*"))
     assert len(names) > 8
     for name in names:

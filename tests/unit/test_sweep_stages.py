@@ -152,6 +152,28 @@ def test_a_failed_tuning_run_leaves_the_choice_to_the_others(
     assert made == [f"server_lr_0.001-s{seed}" for seed in (0, 1, 7)]
 
 
+def test_a_report_compares_with_the_arm_that_the_sweep_names(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(making, "work", in_order([]))
+    values = {
+        "title": "t",
+        "sweeps": [["strategy.local_epochs=1,2"]],
+        "fixed": [*SMALL_RUN, "strategy=fedmf"],
+        "references": ["none"],
+        "against": ["strategy.local_epochs=1"],
+    }
+    (here / "arms.yaml").write_text(yaml.safe_dump(values))
+    assert run_command(["sweep", "arms.yaml", "--name", "s"]) == 0
+    assert run_command(["report", "runs/s", "--out", "out", "--no-figures"]) == 0
+    line = "fedmf local_epochs=2 − fedmf local_epochs=1"
+    assert line in (here / "out" / "report.md").read_text()
+    assert run_command(["report", "runs/s", "--out", "no", "--no-figures", "--against=none"]) == 0
+    page = json.loads((here / "no" / "report.json").read_text())
+    (differences,) = [t for n, t in page["splits"][0]["tables"].items() if "differences" in n]
+    assert {row["kind"] for row in differences} == {"best", "popularity"}
+
+
 def test_sweeps_that_choose_differently_need_to_be_told(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
