@@ -21,6 +21,8 @@ rounds, evaluation every tenth. Settings of a strategy are its own defaults (`co
 which were chosen on MovieLens-100K under `strict`, and those of the paper's experiments;
 `paper` takes the best round on the **test** items, which is optimistic.
 
+The paper's own experiments, with its claims beside them and verdicts, are in [paper.md](paper.md).
+
 ```
 {command}
 ```

@@ -41,23 +41,24 @@ def rho_sensitivity(
     """Mean ± sample standard deviation over seeds against ρ, a panel a radius.
 
     The axis is logarithmic beyond ρ = 0, which stands on the left of a break. Series of the same
-    ``radius`` share a panel.
+    ``radius`` share a panel, and those of the same label look the same.
     """
     radii = list(dict.fromkeys(series.radius for series in data))
+    labels = list(dict.fromkeys(series.label for series in data))
     figure, drawn = style.panels(len(radii), height=2.8)
     for axes, radius in zip(drawn, radii, strict=True):
         own = [series for series in data if series.radius == radius]
         positive = np.unique(np.concatenate([s.rho_R[s.rho_R > 0] for s in own]))
         zero = any((s.rho_R == 0).any() for s in own)
-        for number, series in enumerate(own):
-            _series(axes, series, number, positive)
+        for series in own:
+            _series(axes, series, labels.index(series.label), positive)
         style.popularity_line(axes, popularity)
         _radius_axis(axes, positive, zero)
         axes.set_xlabel(_mathematical(radius))
         style.per_cent(axes, metric)
     style.share_range(drawn)
     drawn[0].set_title("mean ± sd over seeds", loc="left")
-    style.legend(figure, drawn[0])
+    style.legend(figure, *drawn)
     return figure
 
 

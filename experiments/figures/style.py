@@ -91,11 +91,15 @@ def panels(
     return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
 
 
-def legend(figure: Figure, axes: Axes) -> None:
-    """A legend of the series of ``axes`` below the figure, for which the figure grows."""
-    handles, labels = axes.get_legend_handles_labels()
-    if not labels:
+def legend(figure: Figure, *drawn: Axes) -> None:
+    """A legend of the series of these axes below the figure, for which the figure grows."""
+    series = dict[str, Any]()
+    for axes in drawn:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            series.setdefault(label, handle)
+    if not series:
         return
+    labels, handles = list(series), list(series.values())
     columns = 1 if max(map(len, labels)) > LONG_LABEL else 2
     figure.set_figheight(figure.get_figheight() + LEGEND_LINE * -(-len(labels) // columns))
     where: dict[str, Any] = {"loc": "outside lower center", "ncols": columns}

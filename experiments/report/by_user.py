@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -69,18 +70,26 @@ def stability(split: Split, comparison: Comparison) -> tuple[Figure, str]:
     found = [one for arm in split.arms if (one := _drift(arm)) is not None]
     if not found:
         raise NoDataError("no run logged it (evaluation.item_drift) for two evaluations or more")
-    return item_drift(found), "Movement of item embeddings between observed rounds, one seed each."
+    tables = sorted({table for table, _ in found})
+    if len(tables) > 1:
+        found = [(table, replace(one, label=f"{one.label}: {table}")) for table, one in found]
+    named = tables[0] if len(tables) == 1 else "one table and seed each"
+    caption = f"Movement of item embeddings between observed rounds, {named}."
+    return item_drift([one for _, one in found]), caption
 
 
-def _drift(arm: Arm) -> ItemDrift | None:
-    """The first table that the arm's first logged run compared with an observation before."""
+def _drift(arm: Arm) -> tuple[str, ItemDrift] | None:
+    """The first table that the arm's first logged run compared with an observation before.
+
+    With the name of table and seed.
+    """
     for run in arm.runs:
         lines: list[Any] = list(read_drift(run.result.folder))
         for table in sorted({name for line in lines for name in line["tables"]}):
             seen = [(line["round"], line["tables"].get(table, {})) for line in lines]
             moved = [(round_, of) for round_, of in seen if of.get("cosine") is not None]
             if moved:
-                return _drawn(f"{arm.label}: {table}, seed {run.seed}", moved)
+                return f"{table} of seed {run.seed}", _drawn(arm.label, moved)
     return None
 
 

@@ -1,0 +1,132 @@
+r"""What came out of the paper's experiments, beside its claims: docs/paper.md.
+
+    make paper-filmtrust ablation rho                       # sweeps and their reports
+    python benchmarks/write_paper.py runs/paper_filmtrust runs/ablation runs/rho
+
+Tables and figures are those of the reports (``NAME/report``); the reading of each experiment is the
+text of ``benchmarks/paper_guide/NAME.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+GUIDE = Path(__file__).with_name("paper_guide")
+PICTURES = "pictures"
+SHOWN = {
+    "rho": ["radii"],
+    "ablation": ["item-stability"],
+    "does_sam_help": ["radii"],
+    "does_sam_help_filmtrust": ["radii"],
+}
+"""Figures of an experiment that the page shows."""
+NOT_RUN = "| not run |"
+"""A claim about settings that the experiment does not have."""
+KINDS = ("baseline",)
+"""Differences that the page shows; the report has the others."""
+
+
+def main() -> None:
+    """Write the page and copy its pictures."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("sweeps", nargs="+", type=Path, help="folders of sweeps with a report")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "paper.md")
+    asked = parser.parse_args()
+    sections = [section(folder, asked.out.parent) for folder in asked.sweeps]
+    head = (GUIDE / "head.md").read_text("utf-8")
+    asked.out.write_text("\n".join([head, *sections]), encoding="utf-8")
+    print(f"wrote {asked.out}")
+
+
+def section(folder: Path, docs: Path) -> str:
+    """Heading, command, reading, tables and pictures of one experiment."""
+    asked = json.loads((folder / "sweep.json").read_text("utf-8"))
+    report = json.loads((folder / "report" / "report.json").read_text("utf-8"))
+    reading = (GUIDE / f"{folder.name}.md").read_text("utf-8").strip()
+    lines = [f"## {asked['title']}", "", f"`make {folder.name.replace('_', '-')}`", "", reading, ""]
+    for split in report["splits"]:
+        lines += _split(folder, split)
+    lines += [_picture(folder, name, docs) for name in SHOWN.get(folder.name, ())]
+    return "\n".join(lines)
+
+
+def _split(folder: Path, split: Mapping[str, Any]) -> Iterator[str]:
+    yield from (f"* {line}" for line in split["choices"])
+    yield ""
+    slug = next(iter(split["tables"]))
+    yield from _table(folder, slug)
+    yield from differences(split["tables"].get(f"{slug}-differences", ()))
+    claims = split["tables"].get(f"{slug}-claims", ())
+    if claims:
+        yield verdicts(claims)
+        yield ""
+        yield from _table(folder, f"{slug}-claims")
+
+
+def _table(folder: Path, slug: str) -> Iterator[str]:
+    """The lines of a report's table, without its heading and caption."""
+    text = (folder / "report" / "tables" / f"{slug}.md").read_text("utf-8")
+    yield from (line for line in text.splitlines() if line.startswith("|") and NOT_RUN not in line)
+    yield ""
+
+
+def verdicts(claims: Sequence[Mapping[str, Any]]) -> str:
+    """How many of the claims came out how."""
+    count = Counter(str(claim["verdict"]) for claim in claims)
+    count.pop("not run", None)
+    said = ", ".join(f"{number} {verdict}" for verdict, number in sorted(count.items()))
+    return f"**Claims**: {said}."
+
+
+def differences(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Every arm less the baseline: points, interval over seeds, interval over users."""
+    found = [row for row in rows if row["kind"] in KINDS]
+    if not found:
+        return
+    yield f"Less `{found[0]['against']}`, in points, with 95 % intervals:"
+    yield ""
+    yield "| method | figure | seeds | difference | over seeds | over users | p, corrected |"
+    yield "|---|---|---:|---:|---:|---:|---:|"
+    for row in found:
+        p = row["p_holm"]
+        cells = [
+            row["arm"], row["figure"].removeprefix("test/"), str(len(str(row["seeds"]).split())),
+            _points(row["difference"]), _interval(row, "over_seeds"), _interval(row, "over_users"),
+            "–" if p is None else f"{p:.2g}",
+        ]  # fmt: skip
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+
+
+def _interval(row: Mapping[str, Any], name: str) -> str:
+    low, high = row[f"{name} low"], row[f"{name} high"]
+    return "–" if low is None else f"[{_points(low)}, {_points(high)}]"
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:+.2f}".replace("-", "−")
+
+
+def _picture(folder: Path, name: str, docs: Path) -> str:
+    """Copy a figure beside the page; the line that shows it."""
+    (source,) = (folder / "report" / "figures").glob(f"*-{name}.png")
+    target = docs / PICTURES / f"{folder.name}-{name}.png"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+    return f"![{folder.name}: {name}]({PICTURES}/{target.name})\n"
+
+
+if __name__ == "__main__":
+    main()
