@@ -31,6 +31,8 @@ PRECISION = 1e-3
 """Relative, of a noise multiplier that is looked for."""
 LEAST, MOST = 1e-2, 1e6
 """Noise multipliers among which one is looked for."""
+TIGHTEST = 0.7
+"""The tight bound's least multiplier over that of the quick bound is not below this."""
 FRACTIONAL = tuple(1 + tenth / 10 for tenth in range(1, 100))
 WHOLE = (*range(11, 64), 80, 128, 256)
 
@@ -74,10 +76,22 @@ def noise_multiplier(
     low, high = LEAST, MOST
     if epsilon([Releases(high, rate, steps)], delta, sampling) > target:
         raise ConfigError(f"no noise gives epsilon={target:g} at delta={delta:g}")
+    if sampling == "poisson" and rate < 1:
+        # The bound that is quick to compute says where to look with the tight one.
+        quick = _least(low, high, lambda z: _quick(z, rate, steps, delta) <= target)
+        low, high = (quick * TIGHTEST, quick)
+
+    def fits(multiplier: float) -> bool:
+        return epsilon([Releases(multiplier, rate, steps)], delta, sampling) <= target
+
+    return _least(low, high, fits)
+
+
+def _least(low: float, high: float, fits: Callable[[float], bool]) -> float:
+    """The least number above ``low`` that fits, to ``PRECISION``; ``high`` does."""
     while high / low > 1 + PRECISION:
         middle = math.sqrt(low * high)
-        fits = epsilon([Releases(middle, rate, steps)], delta, sampling) <= target
-        low, high = (low, middle) if fits else (middle, high)
+        low, high = (low, middle) if fits(middle) else (middle, high)
     return high
 
 
@@ -152,6 +166,10 @@ def _by_divergence(releases: Sequence[Releases], delta: float) -> float:
             for each in releases
         ]
     return _converted(orders, np.sum(spent, axis=0), delta)
+
+
+def _quick(multiplier: float, rate: float, steps: int, delta: float) -> float:
+    return _by_divergence([Releases(multiplier, rate, steps)], delta)
 
 
 def _converted(orders: Sequence[float], spent_A: np.ndarray, delta: float) -> float:
