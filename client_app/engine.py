@@ -70,10 +70,12 @@ def train_users(
     state: PrivateState,
     cfg: Config,
     personal: Mapping[int, Tensors] | None = None,
+    noise_std: float = 0.0,
 ) -> Trained:
     """Train distinct users from their state as of ``base_round``; stores nothing.
 
     ``personal`` has, by user, tensors that join the shared ones: such users train by themselves.
+    ``noise_std`` is of the noise that each user adds, where the configuration has users add some.
 
     Raises:
         TrainError: naming the users and the stage that failed.
@@ -86,7 +88,7 @@ def train_users(
         raise ValueError("there is no user to train")
     users = users[np.lexsort((users, _sizes(users, dataset)))]
     update_block, block_users = _engine(strategy, cfg)
-    steps = user_update_steps(strategy, cfg)
+    steps = user_update_steps(strategy, cfg, noise_std)
     if personal or steps:
         block_users = 1
     device = device_of(cfg.engine.device)

@@ -6,15 +6,16 @@ the update is masked. ``privacy=ldp`` clips, and every user adds noise enough fo
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
-from conf.tree import Config, DPConfig, LDPConfig
+from client_app.node_config import NodeError
+from conf.tree import Config
 from models.clipping import Bounds, clipped, noisy
 from models.noise import NoiseSource, SeededNoise, SystemNoise, gaussian_noise
 from models.rng import Role
 from models.types import Update
 from strategies.base import RecStrategy
+from strategies.messages import Downlink
 
 
 @dataclass(frozen=True)
@@ -50,33 +51,41 @@ class AddNoise:
         return replace(update, tensors=noisy(update.tensors, noise))
 
 
-def bounds_of(settings: DPConfig | LDPConfig, strategy: RecStrategy) -> Bounds:
-    """The bounds of a user's update: item tables and the rest, or all together."""
-    return Bounds(settings.clip, settings.clip_dense, strategy.row_tables)
-
-
 def clip_and_noise(
-    strategy: RecStrategy, cfg: Config, share: float | None
+    strategy: RecStrategy, cfg: Config, noise_std: float
 ) -> tuple[Clip | AddNoise, ...]:
     """The steps of a configuration, in their order; none without privacy=dp or ldp.
 
-    ``share``: standard deviation of a user's noise over the norm of both bounds, which the
-    server says in its request; None where nodes add none.
+    ``noise_std``: standard deviation of a user's noise, which the server says in its request.
     """
     settings = cfg.privacy.dp or cfg.privacy.ldp
     if settings is None:
         return ()
-    bounds, idle = bounds_of(settings, strategy), strategy.idle_tensors
-    clip = Clip(bounds, idle)
-    if share is None:
+    idle = strategy.idle_tensors
+    clip = Clip(Bounds(settings.clip, settings.clip_dense, strategy.row_tables), idle)
+    if not adds_noise(cfg):
         return (clip,)
     seed = None if cfg.federation.grid == "deployment" else cfg.seed
-    return (clip, AddNoise(share * bounds.total, seed, idle))
+    return (clip, AddNoise(noise_std, seed, idle))
 
 
-def share_of_noise(multiplier: float, least_users: int) -> float:
-    """Of each user, so that the fewest users of a round have ``multiplier`` together."""
-    return multiplier / math.sqrt(least_users)
+def adds_noise(cfg: Config) -> bool:
+    """Whether users add noise of their own."""
+    dp = cfg.privacy.dp
+    return cfg.privacy.ldp is not None or (dp is not None and dp.noise == "distributed")
+
+
+def check_noise(cfg: Config, request: Downlink) -> None:
+    """Raise NodeError for a request without the noise that the configuration has users add.
+
+    A stock Flower strategy knows of no clipping and of no noise.
+    """
+    if cfg.privacy.dp is None and cfg.privacy.ldp is None:
+        return
+    if request.reply_weights:
+        raise NodeError("privacy=dp and ldp need this project's server: no stock strategy")
+    if adds_noise(cfg) and request.noise_std <= 0:
+        raise NodeError("the request does not say how much noise users are to add")
 
 
 def told_metrics(cfg: Config, metrics: dict[str, float]) -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from conf.dp_schema import DPConfig, LDPConfig
@@ -111,7 +110,3 @@ def _distributed(config: Config, dp: DPConfig) -> Iterator[str]:
             "arrive: federation.on_missing=fail or retry"
         )
 
-
-def least_users(cohort: int, min_share: float) -> int:
-    """The fewest users of a cohort with which a round goes on, at least one."""
-    return max(1, math.ceil(round(min_share * cohort, 9)))

@@ -23,7 +23,7 @@ from typing import Literal
 
 import numpy as np
 
-from conf.tree import ConfigError
+from conf.tree import Config, ConfigError
 from server_app.without_replacement import ORDERS, divergences
 
 Sampling = Literal["poisson", "fixed"]
@@ -46,9 +46,10 @@ class Releases:
     steps: int
 
 
-def check_accountant() -> None:
-    """Raise ConfigError where opacus is not installed."""
-    if find_spec("opacus") is None:
+def check_accountant(cfg: Config) -> None:
+    """Raise ConfigError where opacus is needed and not installed."""
+    needed = cfg.privacy.dp is not None or cfg.privacy.ldp is not None
+    if needed and find_spec("opacus") is None:
         raise ConfigError("privacy=dp and ldp need opacus for ε: pip install 'fedrecgel[privacy]'")
 
 
