@@ -78,8 +78,8 @@ def clipped(update: Update, bounds: Bounds, idle: frozenset[str] = frozenset()) 
 
 def norm(tensors: Mapping[str, Tensor]) -> float:
     """L2 norm, in float64, of all tensors together; sparse ones must be coalesced."""
-    squares = (_values(t).double().square().sum() for t in tensors.values())
-    return math.sqrt(float(sum(squares, torch.zeros((), dtype=torch.float64))))
+    lengths = (torch.linalg.vector_norm(_values(t), dtype=torch.float64) for t in tensors.values())
+    return math.hypot(*map(float, lengths))
 
 
 def _merged(table: Tensor) -> Tensor:
@@ -95,7 +95,11 @@ def _scaled(table: Tensor, scale: float) -> Tensor:
     if scale == 1 or not table.is_sparse:
         return table if scale == 1 else table * scale
     return torch.sparse_coo_tensor(
-        table.indices(), table.values() * scale, table.shape, is_coalesced=True
+        table.indices(),
+        table.values() * scale,
+        table.shape,
+        is_coalesced=True,
+        check_invariants=False,
     )
 
 
