@@ -90,7 +90,7 @@ def node_key(folder: Path) -> bytes:
 
 def _make(path: Path) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(os.urandom(KEY_BYTES))
         file.flush()
         os.fsync(file.fileno())

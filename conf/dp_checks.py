@@ -20,9 +20,9 @@ def dp_problems(config: Config) -> Iterator[str]:
             yield from _uncovered(config, name, settings)
     if privacy.dp is not None and privacy.ldp is not None:
         yield "privacy=dp and privacy=ldp both clip and add noise: choose one of them"
-    if privacy.ldp is not None and privacy.ldp.epsilon is not None:
-        if privacy.ldp.noise_multiplier is not None:
-            yield "privacy.ldp.epsilon gives the noise: leave privacy.ldp.noise_multiplier away"
+    ldp = privacy.ldp
+    if ldp is not None and None not in (ldp.epsilon, ldp.noise_multiplier):
+        yield "privacy.ldp.epsilon gives the noise: leave privacy.ldp.noise_multiplier away"
     if privacy.dp is not None and privacy.dp.noise == "distributed":
         yield from _distributed(config, privacy.dp)
 
@@ -52,8 +52,8 @@ def dp_remarks(config: Config) -> list[str]:
         )
         if config.federation.grid != "deployment":
             lines.append(
-                f"privacy={name}: in a simulation noise and cohorts follow from the seed, so that a "
-                "run can be repeated; the guarantee holds for whoever does not know the seed"
+                f"privacy={name}: in a simulation noise and cohorts follow from the seed, so that "
+                "a run can be repeated; the guarantee holds for whoever does not know the seed"
             )
         if settings.metrics:
             lines.append(f"privacy.{name}.metrics=true: training losses are exact, not in ε")
@@ -109,4 +109,3 @@ def _distributed(config: Config, dp: DPConfig) -> Iterator[str]:
             "privacy.dp.noise=distributed has enough noise only where min_share of the users "
             "arrive: federation.on_missing=fail or retry"
         )
-

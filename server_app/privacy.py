@@ -17,7 +17,7 @@ from models.rng import Role
 from models.types import IntArray, Update
 from server_app.accountant import Releases, affordable
 from server_app.privacy_ledger import Ledger, Release
-from server_app.privacy_plan import Plan, multiplier_of, plan_of
+from server_app.privacy_plan import multiplier_of, plan_of
 from server_app.sampling import cohort_size, draw_cohort
 from strategies.base import RecStrategy
 
@@ -170,9 +170,7 @@ class Privacy:
         }
 
 
-def privacy_of(
-    cfg: Config, folder: Path, resume_round: int, num_users: int
-) -> Privacy | None:
+def privacy_of(cfg: Config, folder: Path, resume_round: int, num_users: int) -> Privacy | None:
     """None without privacy=dp or ldp."""
     if cfg.privacy.dp is None and cfg.privacy.ldp is None:
         return None

@@ -66,7 +66,7 @@ class Trainer:
             RoundError: when replies are missing beyond the policy.
 
         """
-        cfg, directory = self._cfg, self._directory
+        directory = self._directory
         directory.refresh()  # a shard that joins takes part at once
         users = directory.users[self._places(server_round)]
         parts, personal = directory.split(users), strategy.downlinks(users)

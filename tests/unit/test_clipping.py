@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.clipping import Bounds, clipped, norm, noisy
+from models.clipping import Bounds, clipped, noisy, norm
 from models.noise import SeededNoise, SystemNoise, gaussian_noise
 from models.rng import Role
 from models.types import SumOfUpdates, Tensors, Update

@@ -122,7 +122,8 @@ def test_the_step_sees_a_fixed_denominator_and_the_stated_noise(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("sampling", "adjacency", "sensitivity"), [("poisson", ADD_REMOVE, 0.1), ("fixed", REPLACE, 0.2)]
+    ("sampling", "adjacency", "sensitivity"),
+    [("poisson", ADD_REMOVE, 0.1), ("fixed", REPLACE, 0.2)],
 )
 def test_neighbours_follow_from_how_cohorts_are_drawn(
     tmp_path: Path, sampling: str, adjacency: str, sensitivity: float
@@ -182,7 +183,9 @@ def test_more_rounds_do_not_exceed_the_budget(tmp_path: Path) -> None:
 
 
 def test_a_run_ends_before_its_budget_is_exceeded(tmp_path: Path) -> None:
-    cfg = config(tmp_path, *DP, "privacy.dp.noise_multiplier=2", "privacy.dp.epsilon=5", *SIX_ROUNDS)
+    cfg = config(
+        tmp_path, *DP, "privacy.dp.noise_multiplier=2", "privacy.dp.epsilon=5", *SIX_ROUNDS
+    )
     result = run(cfg)
     assert result.privacy is not None
 
