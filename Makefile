@@ -7,7 +7,7 @@ WORKERS ?= 2
 
 .PHONY: run test e2e test-slow test-browser lint bench results setup clean \
   paper-filmtrust paper-lastfm-2k paper-lastfm-2k-listening paper-amazon-video paper-qb-article \
-  paper-qb-article-subset ablation rho does-sam-help does-sam-help-filmtrust
+  paper-qb-article-subset ablation rho does-sam-help does-sam-help-filmtrust privacy-accuracy
 
 run: $(READY)  ## Train FedRecGEL on MovieLens-100K with Flower and print the results
 	$(BIN)/fedrecgel run $(ARGS)
@@ -47,6 +47,7 @@ LASTFM            ?= $(FEDRECGEL_DATA)/lastfm_2k/last-fm-2k-ratings.dat.gz
 LASTFM_LISTENING  ?= $(FEDRECGEL_DATA)/lastfm_2k/user_artists.dat
 AMAZON_VIDEO      ?= $(FEDRECGEL_DATA)/amazon_video/amazon-video-ratings.dat
 QB_ARTICLE        ?= $(FEDRECGEL_DATA)/qb_article/QB-article.csv
+ML_1M             ?= $(FEDRECGEL_DATA)/ml_1m/ml-1m-implicit.csv.gz
 QB_ARTICLE_SUBSET ?= $(FEDRECGEL_DATA)/qb_article_subset/QB-article-subset.csv
 
 # $(call data,VARIABLE): refuse a file that is not there. $(call experiment,SWEEP,OVERRIDES,HOW): make it,
@@ -93,6 +94,10 @@ does-sam-help: $(READY)  ## Radii that each chose their learning rate, MovieLens
 does-sam-help-filmtrust: $(READY)  ## … FilmTrust
 	$(call data,FILMTRUST)
 	$(call experiment,does_sam_help_filmtrust,dataset.path="$(FILMTRUST)")
+
+privacy-accuracy: $(READY)  ## Figures against ε, FedRecGEL and FedNCF, MovieLens-1M (docs/dp.md)
+	$(call data,ML_1M)
+	$(call experiment,privacy_accuracy,dataset.path="$(ML_1M)")
 
 setup: $(READY)  ## The virtual environment alone
 

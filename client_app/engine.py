@@ -25,6 +25,7 @@ from client_app.negatives import block_samples
 from client_app.parallel import in_order
 from client_app.private_rows import RowBlock
 from client_app.private_state import Known, PrivateState
+from client_app.pseudo_items import PseudoItems, pseudo_items_of
 from client_app.user_updates import after_steps, user_update_steps
 from conf.tree import Config
 from models.rng import Role, UserStreams, derive_rng
@@ -70,10 +71,12 @@ def train_users(
     state: PrivateState,
     cfg: Config,
     personal: Mapping[int, Tensors] | None = None,
+    noise_std: float = 0.0,
 ) -> Trained:
     """Train distinct users from their state as of ``base_round``; stores nothing.
 
     ``personal`` has, by user, tensors that join the shared ones: such users train by themselves.
+    ``noise_std`` is of the noise that each user adds, where the configuration has users add some.
 
     Raises:
         TrainError: naming the users and the stage that failed.
@@ -86,9 +89,10 @@ def train_users(
         raise ValueError("there is no user to train")
     users = users[np.lexsort((users, _sizes(users, dataset)))]
     update_block, block_users = _engine(strategy, cfg)
-    steps = user_update_steps(strategy, cfg)
+    steps = user_update_steps(strategy, cfg, noise_std)
     if personal or steps:
         block_users = 1
+    pseudo = pseudo_items_of(cfg, state.store.path, strategy.config.num_negatives)
     device = device_of(cfg.engine.device)
     opened = strategy.opened(shared)
     rows_UP = state.rows(users, base_round, Known(opened, dataset.history))
@@ -98,7 +102,7 @@ def train_users(
         block = users[part]
         streams = _Streams(cfg.seed, block, round_)
         with stage("drawing samples", block):
-            epochs_U = draw_epochs(strategy, dataset, cfg, block, round_)
+            epochs_U = draw_epochs(strategy, dataset, cfg, block, round_, pseudo)
         with stage("training", block):
             private = moved(state.layout.unpack(rows_UP[part]), device)
             own = moved((personal or {}).get(int(block[0]), {}), device)
@@ -194,14 +198,20 @@ class _Streams(Sequence[np.random.Generator]):
 
 
 def draw_epochs(
-    strategy: RecStrategy, dataset: Dataset, cfg: Config, users_U: IntArray, round_: int
+    strategy: RecStrategy,
+    dataset: Dataset,
+    cfg: Config,
+    users_U: IntArray,
+    round_: int,
+    pseudo: PseudoItems | None = None,
 ) -> list[tuple[Samples, ...]]:
     """Samples of each local epoch for each user, from the user's own stream of round and epoch."""
     config, rule = strategy.config, cfg.protocol.negatives
     epochs = []
     for epoch in range(config.local_epochs):
         streams = UserStreams(cfg.seed, Role.TRAIN, round_, epoch)
-        epochs.append(block_samples(dataset, users_U, rule, config.num_negatives, streams))
+        count = config.num_negatives
+        epochs.append(block_samples(dataset, users_U, rule, count, streams, pseudo))
     return list(zip(*epochs, strict=True))
 
 

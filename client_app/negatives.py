@@ -14,6 +14,7 @@ import numpy as np
 from client_app.data import Dataset
 from client_app.distinct import distinct_in_order, nth_outside
 from client_app.errors import DataError
+from client_app.pseudo_items import PseudoItems
 from client_app.ragged import Ragged, distinct_items
 from models.rng import Uniforms, UserStreams
 from models.types import IntArray, Samples
@@ -25,24 +26,38 @@ KEY_BITS = 40
 
 
 def block_samples(
-    dataset: Dataset, users_U: IntArray, rule: str, num_negatives: int, streams: UserStreams
+    dataset: Dataset,
+    users_U: IntArray,
+    rule: str,
+    num_negatives: int,
+    streams: UserStreams,
+    pseudo: PseudoItems | None = None,
 ) -> list[Samples]:
     """Samples of one epoch for each of ``users``; ``rule`` is ``protocol.negatives``.
+
+    ``pseudo`` adds positives that users do not have.
 
     Raises:
         DataError: as :func:`draw_samples`.
 
     """
     pieces = [users_U[at : at + PIECE] for at in range(0, len(users_U), PIECE)]
-    drawn = (_piece(dataset, piece, rule, num_negatives, streams) for piece in pieces)
+    drawn = (_piece(dataset, piece, rule, num_negatives, streams, pseudo) for piece in pieces)
     return list(chain.from_iterable(drawn))
 
 
 def _piece(
-    dataset: Dataset, users_U: IntArray, rule: str, num_negatives: int, streams: UserStreams
+    dataset: Dataset,
+    users_U: IntArray,
+    rule: str,
+    num_negatives: int,
+    streams: UserStreams,
+    pseudo: PseudoItems | None,
 ) -> list[Samples]:
     train = dataset.train_rows(users_U)
     excluded = excluded_items(train, dataset.heldout(users_U), rule, dataset.num_items)
+    if pseudo is not None:
+        train, excluded = pseudo.mixed(train, excluded, users_U, dataset.num_items)
     uniforms = streams.uniforms(users_U, train.lengths_U * (1 + num_negatives))
     uniforms_PX = uniforms.reshape(-1, 1 + num_negatives)
     return draw_samples(train, excluded, dataset.num_items, users_U, uniforms_PX)

@@ -12,6 +12,7 @@ from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 from client_app.answers import ranking
 from client_app.engine import train_users
 from client_app.node_config import NodeError
+from client_app.private_updates import check_noise, told_metrics
 from client_app.received import Received
 from client_app.retention import TrainKey
 from client_app.runtime import Node
@@ -68,13 +69,14 @@ def _train(node: Node, request: Downlink, users: IntArray, key: TrainKey) -> Rec
         state=node.state,
         cfg=node.cfg,
         personal=request.personal,
+        noise_std=request.noise_std,
     )
     uplink = Uplink(
         shard_key=node.shard_key,
         round=request.round,
         num_users=len(users),
         update=trained.update,
-        metrics=trained.metrics,
+        metrics=told_metrics(node.cfg, trained.metrics),
         seconds=time.perf_counter() - started,
         individual=trained.individual,
     )
@@ -103,7 +105,8 @@ def request_digest(node: Node, request: Downlink, users: IntArray, shared_digest
         cfg.privacy,
         cfg.attack,
     )
-    digest.update(f"{request.round} {request.base_round} {settings!r}".encode())
+    told = f"{request.round} {request.base_round} {request.noise_std!r} {settings!r}"
+    digest.update(told.encode())
     digest.update(node.dataset.fingerprint.encode())
     for user, tensors in sorted(request.personal.items()):
         for name, tensor in tensors.items():
@@ -141,6 +144,7 @@ def _check_supported(node: Node, request: Downlink) -> None:
     asked = set(node.part(request.users)) | set(node.forgotten)
     if request.personal and not set(request.personal) <= asked:
         raise NodeError(f"strategy={name}: personal tensors of users that are not asked for")
+    check_noise(node.cfg, request)
     if request.reply_weights and not strategy.averages_weights:
         raise NodeError(
             f"strategy={name} does not average weights: to do so, as a stock Flower strategy "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
+from client_app.private_updates import clip_and_noise
 from conf.tree import Config
 from models.types import CohortResult, IntArray, Update
 from strategies.base import RecStrategy
@@ -17,9 +18,14 @@ class UserUpdateStep(Protocol):
         """The update of the user in the round; the given one is not modified."""
 
 
-def user_update_steps(strategy: RecStrategy, cfg: Config) -> tuple[UserUpdateStep, ...]:
-    """The steps of a configuration, in their order; users train one by one where there are any."""
-    return ()
+def user_update_steps(
+    strategy: RecStrategy, cfg: Config, noise_std: float = 0.0
+) -> tuple[UserUpdateStep, ...]:
+    """The steps of a configuration, in their order; users train one by one where there are any.
+
+    ``noise_std``: of the noise that each user adds, as the server's request says.
+    """
+    return (*clip_and_noise(strategy, cfg, noise_std),)
 
 
 def after_steps(

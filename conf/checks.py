@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from conf.build import ConfigError
+from conf.dp_checks import clip_problem, dp_problems, dp_remarks
 from conf.schema import Config, DatasetConfig
 
 COLUMN_MEANINGS = ("user", "item", "rating", "timestamp", "_")
@@ -45,6 +46,8 @@ def check(config: Config) -> None:
         raise ConfigError(
             f"strategy={config.strategy_name} with model={config.model_name}: {error}"
         ) from None
+    if (problem := clip_problem(config, strategy)) is not None:
+        raise ConfigError(problem)
     if (rounds := config.federation.rounds) < strategy.period:
         raise ConfigError(
             f"strategy={config.strategy_name} changes its parameters every {strategy.period} "
@@ -77,7 +80,7 @@ def remarks(config: Config) -> list[str]:
             f"strategy={config.strategy_name} ranks users with tensors that the server has for the "
             "round alone: with evaluation.full=selected every evaluation ranks the whole catalogue"
         )
-    return lines
+    return lines + dp_remarks(config)
 
 
 def ranks_each_in_full(config: Config) -> bool:
@@ -93,6 +96,7 @@ def _problems(config: Config) -> Iterator[str]:
     yield from _protocol(config)
     yield from _init(config)
     yield from _run(config)
+    yield from dp_problems(config)
     if config.evaluation.user_ranks and config.federation.grid == "deployment":
         yield (
             "evaluation.user_ranks=true is for simulations: ranks are personal figures, which do "

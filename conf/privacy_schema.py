@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from conf.dp_schema import DPConfig, LDPConfig, PseudoItemsConfig
+
 
 @dataclass(frozen=True)
 class PrivacyConfig:
     """What is done to updates before a server sees them."""
+
+    dp: DPConfig | None = None
+    ldp: LDPConfig | None = None
+    pseudo_items: PseudoItemsConfig | None = None
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 from conf.build import ConfigError, build, import_target, target_of, unknown_keys
 from conf.checks import check, ranks_each_in_full, remarks
+from conf.dp_schema import DPConfig, LDPConfig, PseudoItemsConfig
 from conf.privacy_schema import AttackConfig, DefenceConfig, DevicesConfig, PrivacyConfig
 from conf.schema import (
     Config,
@@ -30,6 +31,7 @@ __all__ = [
     "AttackConfig",
     "Config",
     "ConfigError",
+    "DPConfig",
     "DatasetConfig",
     "DefenceConfig",
     "DevicesConfig",
@@ -37,8 +39,10 @@ __all__ = [
     "EvaluationConfig",
     "FederationConfig",
     "InitConfig",
+    "LDPConfig",
     "PrivacyConfig",
     "ProtocolConfig",
+    "PseudoItemsConfig",
     "SyntheticConfig",
     "TrackingConfig",
     "build",

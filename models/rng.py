@@ -40,6 +40,9 @@ class Role(IntEnum):
     SEARCH = 13
     LANDSCAPE = 14
     REPORT = 15
+    PRIVACY_USER = 40
+    PRIVACY_SERVER = 41
+    PSEUDO_ITEMS = 42
 
 
 def derive_rng(seed: int, role: Role, *indices: int) -> np.random.Generator:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from logging import INFO
 from pathlib import Path
@@ -72,6 +73,8 @@ class RoundRecord:
     """A line for each client that raised an error, or sent a reply that was rejected, and whose
     users the exchange then went without."""
     dropped_late: int
+    privacy: dict[str, object] | None = None
+    """ε so far and δ (``server_app.privacy``); None without a mechanism that has a bound."""
 
 
 class Callback:
@@ -119,13 +122,21 @@ class LogProgress(Callback):
         train = " ".join(f"{n} {v:.4f}" for n, v in record.train.items())
         shown = {n: v for n, v in (record.evaluation or {}).items() if n.endswith("@10")}
         evaluation = " ".join(f"{n} {v:.4f}" for n, v in shown.items())
-        log(INFO, "Round %d/%d: %d users, %s %s", record.round, record.rounds,
-            record.num_users, train, evaluation)  # fmt: skip
+        log(INFO, "Round %d/%d: %d users, %s %s %s", record.round, record.rounds,
+            record.num_users, train, evaluation, epsilon_text(record.privacy))  # fmt: skip
 
     def on_end(self, result: RunResult) -> None:
         """Name the selected round."""
         log(INFO, "Run %s completed: round %d selected, results in %s",
             result.name, result.selected_round, result.folder)  # fmt: skip
+
+
+def epsilon_text(privacy: Mapping[str, object] | None) -> str:
+    """ε and δ in a word each; empty where there is no bound."""
+    if privacy is None or privacy["epsilon"] is None:
+        return ""
+    epsilon, delta = float(str(privacy["epsilon"])), float(str(privacy["delta"]))
+    return f"{privacy['mechanism']} ε {epsilon:.2f} δ {delta:.1e}"
 
 
 def read_metrics(folder: Path) -> list[dict[str, object]]:

@@ -17,7 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from server_app.callbacks import Callback, RoundRecord
+from server_app.callbacks import Callback, RoundRecord, epsilon_text
 
 SHOWN = ("validation/sampled/hr@10", "test/sampled/hr@10")
 """The first of these that a round reports is shown."""
@@ -104,6 +104,8 @@ class RoundProgress(Callback):
             items, value = self._ranked
             short = self._live and self._console.width < WIDE
             parts.append(f"{SHORT[items] if short else items} HR@10 {100 * value:.1f}%")
+        if epsilon := epsilon_text(record.get("privacy")):
+            parts.append(epsilon)
         if "loss" in record["train"]:
             parts.append(f"loss {record['train']['loss']:.4f}")
         sent = sum(n for number, n in self._bytes.items() if number <= record["round"])

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Group
 
+from server_app.callbacks import epsilon_text
 from server_app.meter import PARTS
 from server_app.ranking import COVERAGE, POPULARITY_SHARE, TOP_SHARE
 from server_app.results import RunResult, load_result
@@ -58,8 +59,17 @@ def result_table(result: RunResult) -> FittedTable:
             ["HR, NDCG and coverage in per cent", "± standard error over users"],
             CATALOGUE_NOTE,
             *([[timing]] if (timing := time_line(result)) else []),
+            *privacy_notes(result.privacy),
         ],
     )
+
+
+def privacy_notes(privacy: Mapping[str, object] | None) -> list[list[str]]:
+    """ε and δ of a run and what they are of; nothing where there is no bound."""
+    if privacy is None or not (epsilon := epsilon_text(privacy)):
+        return []
+    of_whom = "of a user in all rounds" if privacy["mechanism"] == "ldp" else "of the run"
+    return [[f"{epsilon} {of_whom}", f"neighbours: {privacy['adjacency']}", str(privacy["covers"])]]
 
 
 def time_line(result: RunResult) -> str:

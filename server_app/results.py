@@ -43,6 +43,8 @@ class RunResult:
     totals: dict[str, float] = field(default_factory=dict)
     """Over all rounds: users trained, bytes up and down, seconds by part, failures, client
     errors; the last two over exchanges outside rounds as well."""
+    privacy: dict[str, object] | None = None
+    """ε and δ of the run and what they are of (``server_app.privacy``); None without one."""
 
     def save(self) -> None:
         """Write ``result.json`` into the run's folder, atomically."""

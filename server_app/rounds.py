@@ -141,7 +141,7 @@ class RoundLoop:
         examined: Examined | None,
         meter: RoundMeter,
     ) -> RoundRecord:
-        failed = self._tools.gatherer.failures.take()
+        failed, privacy = self._tools.gatherer.failures.take(), self._tools.trainer.privacy
         return RoundRecord(
             round=self.round,
             rounds=num_rounds,
@@ -156,6 +156,7 @@ class RoundLoop:
             failures=failed.count,
             client_errors=failed.client_errors,
             dropped_late=meter.dropped_late,
+            privacy=None if privacy is None else privacy.spent(),
         )
 
     def _keep_rounds(self) -> tuple[int, ...]:

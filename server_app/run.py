@@ -13,6 +13,7 @@ from conf.fingerprint import code_fingerprint
 from conf.tree import Config, build_strategy, ranks_each_in_full, remarks, to_json
 from models.rng import Role, derive_rng
 from models.types import Tensors
+from server_app.accountant import check_accountant
 from server_app.callbacks import Callback, MetricsLog, RunInfo, read_metrics
 from server_app.errors import CheckpointError
 from server_app.evaluator import Evaluator
@@ -23,6 +24,7 @@ from server_app.gather import MAX_REPLY_BYTES, Gatherer
 from server_app.initial_items import initial_items
 from server_app.item_drift import ItemDrift
 from server_app.nodes import NodeDirectory
+from server_app.privacy import privacy_of
 from server_app.ranking import Ranking
 from server_app.results import RunResult, totals_of
 from server_app.roster import lost_state, older_state
@@ -56,6 +58,7 @@ def run_server(grid: Grid, cfg: Config, callbacks: Sequence[Callback] = ()) -> R
 
     """
     check_installed(cfg)
+    check_accountant(cfg)
     cfg = with_defaults(cfg)
     with RunFolder.opened(cfg) as folder:
         followers = [MetricsLog(folder.path), *trackers(cfg, folder.path), *callbacks]
@@ -100,6 +103,7 @@ class _Run:
         for remark in remarks(cfg):
             log(WARNING, "%s", remark)
         loop = self.strategy.session = self._loop()
+        rounds = self._private(loop)
         rng = derive_rng(cfg.seed, Role.INIT_SHARED)
         if self.start.resume_from is None:
             shards = identities(self.directory.shards)
@@ -110,10 +114,9 @@ class _Run:
         if statistics:
             self.evaluator.count_items()
         popularity = self.evaluator.popularity(self.strategy) if statistics else None
-        self._announce(loop)
-        federation = cfg.federation
+        self._announce(loop, rounds)
         self.strategy.start(
-            self.tools.courier.grid, to_arrays(shared), federation.rounds, federation.deadline_s
+            self.tools.courier.grid, to_arrays(shared), rounds, cfg.federation.deadline_s
         )
         selected = self._selected(loop)
         self._save_ranks(selected, popularity)
@@ -121,6 +124,16 @@ class _Run:
         result.save()
         refuse_client_errors(result.rounds, client_errors(self._records(loop)))
         return result
+
+    def _private(self, loop: RoundLoop) -> int:
+        """Prepare the run's mechanism, if any; the last round, which its budget may bring forward.
+
+        The count of what was released goes on where the run is resumed.
+        """
+        cfg, users = self.cfg, self.directory.num_users
+        privacy = privacy_of(cfg, self.folder.path, loop.round, users)
+        self.tools.trainer.privacy = privacy
+        return cfg.federation.rounds if privacy is None else privacy.rounds
 
     def _reply_limit(self, shared: Tensors) -> int:
         """Bytes of the largest honest reply, with each user's upload where these are sent."""
@@ -176,7 +189,7 @@ class _Run:
         )
         return RoundLoop(self.cfg, self.tools, identity, self.callbacks, checkpoint)
 
-    def _announce(self, loop: RoundLoop) -> None:
+    def _announce(self, loop: RoundLoop, rounds: int) -> None:
         cfg, directory = self.cfg, self.directory
         info = RunInfo(
             name=str(cfg.name),
@@ -187,7 +200,7 @@ class _Run:
             model=cfg.model_name,
             seed=cfg.seed,
             first_round=loop.round + 1,
-            rounds=cfg.federation.rounds,
+            rounds=rounds,
             num_users=directory.num_users,
             num_items=directory.num_items,
             num_nodes=len(directory.shards),
@@ -215,7 +228,7 @@ class _Run:
             save_user_ranks(self.folder.path, ranks)
 
     def _result(self, loop: RoundLoop, ranking: Ranking, popularity: Ranking | None) -> RunResult:
-        cfg, directory = self.cfg, self.directory
+        cfg, directory, privacy = self.cfg, self.directory, self.tools.trainer.privacy
         assert loop.examiner.selection.round is not None
         return RunResult(
             name=str(cfg.name),
@@ -236,6 +249,7 @@ class _Run:
             counts=ranking.counts,
             popularity=None if popularity is None else popularity.metrics,
             totals=totals_of(self._records(loop)),
+            privacy=None if privacy is None else privacy.summary(),
         )
 
 

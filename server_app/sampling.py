@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Literal
 
 import numpy as np
 
+from models.noise import system_uniforms
 from models.rng import Role, derive_rng
 from models.types import IntArray
 
@@ -35,6 +37,30 @@ def sample_cohort(seed: int, server_round: int, num_users: int, fraction: float)
     rng = derive_rng(seed, Role.COHORT, server_round)
     drawn = rng.choice(num_users, size=cohort_size(num_users, fraction), replace=False)
     return np.sort(drawn).astype(np.int64)
+
+
+def draw_cohort(
+    seed: int | None,
+    server_round: int,
+    num_users: int,
+    fraction: float,
+    sampling: Literal["poisson", "fixed"],
+) -> IntArray:
+    """A cohort of fixed size as above, or each user by itself with probability ``fraction``.
+
+    Poisson cohorts may be empty. Without a seed numbers come from the operating system: cohorts
+    are then a secret, as the count of privacy takes them to be, and never the same again.
+    """
+    if seed is not None and sampling == "fixed":
+        return sample_cohort(seed, server_round, num_users, fraction)
+    size = cohort_size(num_users, fraction)
+    if seed is None:
+        uniforms_U = system_uniforms(num_users)
+    else:
+        uniforms_U = derive_rng(seed, Role.COHORT, server_round).random(num_users)
+    if sampling == "poisson":
+        return np.flatnonzero(uniforms_U < fraction)
+    return np.sort(np.argsort(uniforms_U, kind="stable")[:size])
 
 
 def ranked_users(seed: int, num_users: int, count: int | None) -> IntArray | None:

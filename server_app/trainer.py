@@ -15,6 +15,7 @@ from models.types import IntArray, Tensors
 from server_app.errors import RoundError
 from server_app.gather import Gatherer
 from server_app.nodes import NodeDirectory
+from server_app.privacy import Privacy
 from server_app.sampling import sample_cohort
 from strategies.base import RecStrategy
 from strategies.codec import to_arrays
@@ -41,6 +42,8 @@ class Trainer:
         self._directory = directory
         self._gatherer = gatherer
         self._header = header
+        self.privacy: Privacy | None = None
+        """The run's mechanism, where it has one."""
         self._requests: dict[str, Downlink] = {}
         self._outstanding: frozenset[str] = frozenset()
 
@@ -63,10 +66,9 @@ class Trainer:
             RoundError: when replies are missing beyond the policy.
 
         """
-        cfg, directory = self._cfg, self._directory
+        directory = self._directory
         directory.refresh()  # a shard that joins takes part at once
-        places = sample_cohort(cfg.seed, server_round, directory.num_users, cfg.federation.fraction)
-        users = directory.users[places]
+        users = directory.users[self._places(server_round)]
         parts, personal = directory.split(users), strategy.downlinks(users)
         self._requests = {
             key: self._request(personal, server_round, keep_rounds, users, folded, key)
@@ -101,6 +103,8 @@ class Trainer:
 
         """
         before = strategy.shared, strategy.server_state
+        if self.privacy is not None:
+            self.privacy.attach(strategy, server_round)
         try:
             strategy.apply(uplinks)
         except ValueError as error:
@@ -112,6 +116,14 @@ class Trainer:
                     f"round {server_round}: the server's step makes {name!r} infinite or NaN; "
                     "lower strategy.server_lr"
                 )
+
+    def _places(self, server_round: int) -> IntArray:
+        """The cohort, as places among all users."""
+        fraction, num_users = self._cfg.federation.fraction, self._directory.num_users
+        if self.privacy is None:
+            return sample_cohort(self._cfg.seed, server_round, num_users, fraction)
+        self.privacy.begin(server_round, num_users)
+        return self.privacy.cohort(server_round, num_users)
 
     def _request(
         self,
@@ -132,6 +144,7 @@ class Trainer:
             personal=own_of(users, personal),
             evaluate="" if folded is None else folded.kind,
             ranked=None if folded is None else folded.ranked.get(key),
+            noise_std=0.0 if self.privacy is None else self.privacy.users_std(),
         )
 
 

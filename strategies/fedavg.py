@@ -113,6 +113,16 @@ class FedAvg(RecStrategy):
         """Not where each row has a weight of its own."""
         return self.config.weighting != "rows"
 
+    @property
+    def clip_problem(self) -> str | None:
+        """The numbers of users that touched each row are not clipped."""
+        if self.config.weighting == "rows":
+            return (
+                "weighting=rows divides each row by the exact number of users that touched it; "
+                "set strategy.weighting=users"
+            )
+        return super().clip_problem
+
     def _batches(self, epochs: Sequence[Samples]) -> list[Samples]:
         return mini_batches(epochs, self.config.batch_size)
 

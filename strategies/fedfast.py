@@ -77,6 +77,11 @@ class FedFast(RecStrategy):
         """Each row has weights of its own, which a stock strategy would not know."""
         return False
 
+    @property
+    def clip_problem(self) -> str | None:
+        """The lengths of rows are not clipped."""
+        return "it divides each row by the exact sum of how far users moved it"
+
     # ---- client half ---------------------------------------------------------------------
     def client_update(
         self, shared: Tensors, private: Tensors, epochs: Sequence[Samples], rng: np.random.Generator

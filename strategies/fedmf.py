@@ -84,6 +84,13 @@ class FedMF(RecStrategy):
             require_phe()
             assert self.paillier is not None
 
+    @property
+    def clip_problem(self) -> str | None:
+        """Noise cannot be added by a server that holds ciphertexts."""
+        if self.config.encryption == "paillier":
+            return "its server holds ciphertexts; set strategy.encryption=none"
+        return super().clip_problem
+
     @cached_property
     def paillier(self) -> Paillier | None:
         """Ciphertexts under the key pair, or None without encryption."""

@@ -94,6 +94,7 @@ class FedRAP(RecStrategy):
     about: ClassVar[str] = "A user's own item table added to a sparse shared one"
     update_kind: ClassVar[Literal["gradient", "delta"]] = "delta"
     common_start: ClassVar[bool] = True
+    idle_tensors: ClassVar[frozenset[str]] = frozenset({ROUNDS})
     config: FedRAPConfig
     model: LinearScoring
 

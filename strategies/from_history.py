@@ -30,6 +30,14 @@ class Remembering(BlockOfOne):
 
     users_follow_items: ClassVar[bool] = True
 
+    @property
+    def clip_problem(self) -> str | None:
+        """What a user remembers to have sent would not be what was added."""
+        return (
+            "its server adds up exact statistics of users' items, of which each user remembers its "
+            "part: clipped, the sums would no longer be what the closed form solves"
+        )
+
     def adapt(
         self, shared: Tensors, private: Tensors, epochs: Sequence[Samples], rng: np.random.Generator
     ) -> Tensors:

@@ -60,6 +60,8 @@ class FlowerHooks(Strategy):
         self.shared: Tensors = {}
         self.server_state: Tensors = {}
         self.session: Session | None = None
+        self.on_sum: Callable[[Update], Update] | None = None
+        """What is done to a round's sum before the server's step: noise."""
 
     # supplied by RecStrategy
     needs_individual_updates: ClassVar[bool]
@@ -117,6 +119,7 @@ class FlowerHooks(Strategy):
             stepped = self.individual_server_update(shared, gathered(parts), state)
         else:
             summed = self.combined([uplink.update for uplink in uplinks], shared)
+            summed = summed if self.on_sum is None else self.on_sum(summed)
             stepped = self.server_update(shared, summed, state)
         self.shared, self.server_state = stepped
 

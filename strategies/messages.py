@@ -83,6 +83,8 @@ class Downlink:
     """Rank held-out items too, with ``shared`` and the private state of ``base_round``."""
     ranked: IntArray | None = None
     """Users of the node that are ranked then; None: all of them."""
+    noise_std: float = 0.0
+    """Standard deviation of the noise that each user adds to its clipped update."""
     reply_weights: bool = False
     """Reply with averaged weights (stock Flower strategies) instead of the sum of updates."""
 

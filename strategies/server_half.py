@@ -38,6 +38,16 @@ class ServerHalf:
     """What to set where a sum of updates is too large to be kept."""
     receive_less: ClassVar[str] = "make the model smaller"
     """The same of the shared parameters."""
+    idle_tensors: ClassVar[frozenset[str]] = frozenset()
+    """Tensors of an update that the server's step does not read and that no data is in."""
+
+    @property
+    def clip_problem(self) -> str | None:
+        """Why a clipped user's update, or a noisy sum of them, is of no use; None where it is."""
+        if self.needs_individual_updates:
+            return "its server needs each user's update by itself, and noise is on sums"
+        return None
+
     config: Any
     seed: int = 0
     """The run's, for :meth:`server_rng`."""

@@ -137,13 +137,14 @@ def decode_refusal(content: RecordDict) -> str:
 
 def encode_downlink(downlink: Downlink, shared: ArrayRecord | None = None) -> RecordDict:
     """Records of a training request; ``shared`` saves encoding the same tensors per node."""
-    fields: dict[str, str | int | bytes | bool | list[int]] = {
+    fields: dict[str, str | int | float | bytes | bool | list[int]] = {
         **encode_header(downlink.header),
         "round": downlink.round,
         "base-round": downlink.base_round,
         "keep-rounds": list(downlink.keep_rounds),
         "reply-weights": downlink.reply_weights,
         "evaluate": downlink.evaluate,
+        "noise-std": float(downlink.noise_std),
     }
     for name, users in (("users", downlink.users), ("ranked", downlink.ranked)):
         if users is not None:
@@ -174,6 +175,7 @@ def decode_downlink(content: RecordDict, decode: Decoder = from_arrays) -> Downl
         personal=_personal_of(content),
         evaluate="" if stock else _evaluate(get(config, "evaluate", str)),
         ranked=unpack(ranked) if isinstance(ranked, bytes) else None,
+        noise_std=0.0 if stock else _noise_std(get(config, "noise-std", float)),
         reply_weights=stock or get(config, "reply-weights", bool),
     )
 
@@ -194,6 +196,12 @@ def _evaluate(text: str) -> Literal["", "sampled", "full"]:
     if text in ("", "sampled", "full"):
         return text  # type: ignore[return-value]
     raise WireError(f"evaluate must be sampled, full or empty, got {text!r}")
+
+
+def _noise_std(value: float) -> float:
+    if not 0 <= value < float("inf"):
+        raise WireError(f"noise-std must be finite and not negative, got {value}")
+    return value
 
 
 def attach_evaluation(uplink: RecordDict, evaluation: RecordDict) -> RecordDict:
