@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from conf.secagg_schema import SecAggConfig
+
 
 @dataclass(frozen=True)
 class PrivacyConfig:
     """What is done to updates before a server sees them."""
+
+    secagg: SecAggConfig | None = None
+    """Sums over nodes alone; None: the server sees each node's."""
 
 
 @dataclass(frozen=True)

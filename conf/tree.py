@@ -25,6 +25,7 @@ from conf.schema import (
     SyntheticConfig,
     TrackingConfig,
 )
+from conf.secagg_schema import SecAggConfig
 
 __all__ = [
     "AttackConfig",
@@ -39,6 +40,7 @@ __all__ = [
     "InitConfig",
     "PrivacyConfig",
     "ProtocolConfig",
+    "SecAggConfig",
     "SyntheticConfig",
     "TrackingConfig",
     "build",

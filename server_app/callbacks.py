@@ -72,6 +72,8 @@ class RoundRecord:
     """A line for each client that raised an error, or sent a reply that was rejected, and whose
     users the exchange then went without."""
     dropped_late: int
+    secagg: dict[str, float] | None = None
+    """What secure aggregation took beside the uploads (``server_app.secagg_journal.Costs``)."""
 
 
 class Callback:

@@ -58,6 +58,7 @@ def result_table(result: RunResult) -> FittedTable:
             ["HR, NDCG and coverage in per cent", "± standard error over users"],
             CATALOGUE_NOTE,
             *([[timing]] if (timing := time_line(result)) else []),
+            *([[secure]] if (secure := secagg_line(result)) else []),
         ],
     )
 
@@ -70,6 +71,19 @@ def time_line(result: RunResult) -> str:
         return ""
     shares = [f"{PARTS[part]} {value / total:.0%}" for part, value in seconds.items()]
     return f"{result.rounds} rounds in {total:.1f} s: {', '.join(shares)}"
+
+
+def secagg_line(result: RunResult) -> str:
+    """What secure aggregation took beside the uploads; empty for a run without it."""
+    totals = result.totals
+    if not totals.get("secagg_sums"):
+        return ""
+    sent = totals["secagg_bytes_up"] + totals["secagg_bytes_down"]
+    return (
+        f"secure aggregation: {totals['secagg_sums']:.0f} sums, {totals['secagg_dropped']:.0f} "
+        f"nodes dropped out of one, {totals['secagg_seconds']:.1f} s and {sent / 1e6:.1f} MB of "
+        "extra exchanges"
+    )
 
 
 def runs_table(results: Iterable[RunResult]) -> Group:
