@@ -119,6 +119,8 @@ def masked(
 ) -> RecordDict:
     """The reply with a node's sums, masked for the session that the request names.
 
+    ``seconds``: how long the node worked; masked as well, for it tells how much its users have.
+
     Raises:
         SecAggError: for a session of something else, nodes that are too few, shares that were
             changed on their way, or a second upload that would differ under the same masks.
@@ -134,13 +136,17 @@ def masked(
     check_roster([*received, node.shard_key], session.threshold, settings.min_nodes)
     for source in received:
         _opened(session, scope, source, received[source], node.shard_key)
-    vectors, layout = encoded(payload, number, users), layout_of(payload)
-    digest = hashlib.sha256(layout.encode() + vectors.to_bytes()).hexdigest()
+    digest = hashlib.sha256(
+        layout_of(payload).encode() + encoded(payload, number, users).to_bytes()
+    ).hexdigest()
     texts = {source: text.hex() for source, text in received.items()}
     session = store.update(scope, received=texts, uploaded=digest)
+    # Asked again it works for another time, and two uploads under one mask must be the same.
+    session = store.first_time(scope, seconds)
+    payload = payload.with_seconds(session.seconds)
+    vectors, layout = encoded(payload, number, users), layout_of(payload)
     hidden = _hidden(vectors, session, scope, node.shard_key, number)
-    upload = Upload(node.shard_key, scope.session, hidden, layout, seconds)
-    return records.upload_reply(upload)
+    return records.upload_reply(Upload(node.shard_key, scope.session, hidden, layout))
 
 
 def _hidden(

@@ -23,13 +23,16 @@ def protected_train(
     The stored answer is in clear; whoever asks again gets it under the masks of a new session.
 
     Raises:
-        NodeError: for a request of a stock Flower strategy, or one with an evaluation in it.
+        NodeError: for a request of a stock Flower strategy, one with an evaluation in it, or a
+            strategy that sends each user's upload.
 
     """
     if node.cfg.privacy.secagg is None:
         return reply
     if request.evaluate or request.reply_weights:
         raise NodeError("secure aggregation: an evaluation is a sum of its own, and sums are sent")
+    if node.strategy.needs_individual_updates:
+        raise NodeError("secure aggregation: single users' uploads are not sent")
     uplink = wire.decode_uplink(reply, node.strategy.summed_template(request.shared))
     tensors = {f"update/{n}": _floats(t.to_dense()) for n, t in uplink.update.tensors.items()}
     rows = uplink.update.row_weights or {}

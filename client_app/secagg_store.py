@@ -41,6 +41,8 @@ class Session:
     """Sealed shares that came in, by source: with these nodes the upload is masked."""
     uploaded: str = ""
     """Hash of what was masked."""
+    seconds: float = -1.0
+    """How long the node worked for it the first time."""
     survivors: tuple[str, ...] = ()
     """Nodes that the sum was unmasked for."""
 
@@ -82,25 +84,36 @@ class SessionStore:
             _write(db, run, scope, session)
         return session
 
+    def first_time(self, scope: Scope, seconds: float) -> Session:
+        """Note how long the node worked, unless that is noted already."""
+        with self._store.run_transaction(self._run_id) as (db, run):
+            session = _known(db, run, scope)
+            if session.seconds < 0:
+                session = replace(session, seconds=seconds)
+                _write(db, run, scope, session)
+        return session
+
     def unmask(self, scope: Scope, survivors: tuple[str, ...]) -> Session:
         """Note for which nodes the sum is unmasked, once for all sessions of this sum.
 
         Raises:
-            SecAggError: when it was unmasked for others before: the two sums would tell what the
-                nodes in only one of them sent.
+            SecAggError: when it was unmasked for others before, or this node sent another part
+                then: the difference of the two sums would tell single nodes', or users', parts.
 
         """
         text = json.dumps(survivors)
         with self._store.run_transaction(self._run_id) as (db, run):
-            query = "SELECT survivors FROM unmasked WHERE run=? AND what=?"
-            before = db.execute(query, (run, scope.what)).fetchone()
-            if before is not None and before[0] != text:
-                raise SecAggError(
-                    f"secure aggregation: {scope.what} was unmasked for other nodes before, and "
-                    "is not a second time: the difference would be single nodes' sums"
-                )
             session = _agreeing(_known(db, run, scope), {"survivors": survivors})
-            db.execute("INSERT OR IGNORE INTO unmasked VALUES (?, ?, ?)", (run, scope.what, text))
+            query = "SELECT survivors, uploaded FROM unmasked WHERE run=? AND what=?"
+            before = db.execute(query, (run, scope.what)).fetchone()
+            if before not in (None, (text, session.uploaded)):
+                other = "for other nodes" if before[0] != text else "with another part of this node"
+                raise SecAggError(
+                    f"secure aggregation: {scope.what} was unmasked {other} before, and is not a "
+                    "second time: the difference of two sums would tell what is in only one"
+                )
+            row = run, scope.what, text, session.uploaded
+            db.execute("INSERT OR IGNORE INTO unmasked VALUES (?, ?, ?, ?)", row)
             _write(db, run, scope, session)
         return session
 

@@ -45,7 +45,7 @@ CREATE TABLE masking(
   id INTEGER PRIMARY KEY, run INTEGER NOT NULL, what TEXT NOT NULL, session TEXT NOT NULL,
   content TEXT NOT NULL, UNIQUE(run, what, session)) STRICT;
 CREATE TABLE unmasked(
-  run INTEGER NOT NULL, what TEXT NOT NULL, survivors TEXT NOT NULL,
+  run INTEGER NOT NULL, what TEXT NOT NULL, survivors TEXT NOT NULL, uploaded TEXT NOT NULL,
   PRIMARY KEY(run, what)) STRICT;
 """
 STEPS = (SCHEMA_1, SCHEMA_2, SCHEMA_3)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TypeVar
 
+import numpy as np
 from flwr.app import Message, RecordDict
 from flwr.common.logger import log
 
@@ -32,7 +33,7 @@ from strategies.messages import Header
 from strategies.secagg import records
 from strategies.secagg.crypto import SecAggError
 from strategies.secagg.fixed_point import FIGURES, FixedPoint
-from strategies.secagg.payload import Payload, decoded
+from strategies.secagg.payload import SECONDS, Payload, decoded
 from strategies.secagg.protocol import KEYS, SHARES, UNMASK, PublicKeys, Scope, threshold_of
 
 WARNING = 30
@@ -41,13 +42,18 @@ R = TypeVar("R", bound=Keyed)
 
 @dataclass(frozen=True)
 class Summed:
-    """The sum over ``survivors``, and how long each of them worked."""
+    """The sum over ``survivors``."""
 
     payload: Payload
     survivors: tuple[str, ...]
     users: int
     """Users that were asked for on the survivors."""
-    seconds: tuple[float, ...]
+
+    @property
+    def seconds(self) -> tuple[float, ...]:
+        """How long the survivors worked, each taken for the mean: that is all there is to see."""
+        total = float(self.payload.figures.get(SECONDS, np.zeros(())))
+        return (max(total, 0.0) / len(self.survivors),) * len(self.survivors)
 
 
 @dataclass
@@ -126,7 +132,7 @@ class SecureSums:
             found = self._stage(attempt, attempt.users_of, self._keys(attempt), records.advertised)
             roster = {name: reply.keys for name, reply in found.items()}
             # Of those who were asked: a threshold of those who came would fall with them.
-            attempt.threshold = threshold_of(self._settings.threshold, len(roster))
+            attempt.threshold = threshold_of(self._settings.threshold, len(attempt.users_of))
             self._enough(attempt, roster, "gave keys")
             sealed = self._stage(
                 attempt, roster, self._shares(attempt, roster), records.texts_of,
@@ -192,8 +198,7 @@ class SecureSums:
         except (SecAggError, WireError) as error:
             raise RoundError(self._said(what, str(error), attempt.failures)) from error
         users = sum(attempt.users_of[name] for name in survivors)
-        seconds = tuple(uploads.uploads[name].seconds for name in survivors)
-        return Summed(payload, survivors, users, seconds)
+        return Summed(payload, survivors, users)
 
     # ---- stages --------------------------------------------------------------------------
     def _stage(

@@ -12,6 +12,8 @@ from strategies.codec import WireError
 from strategies.secagg.fixed_point import FIGURES, FixedPoint, Floats, Words
 
 Arrays = dict[str, Floats]
+SECONDS = "seconds"
+"""Figure: how long a node worked."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,10 @@ class Payload:
 
     tensors: Arrays
     figures: Arrays
+
+    def with_seconds(self, seconds: float) -> Payload:
+        """The same, with how long the node worked."""
+        return Payload(self.tensors, self.figures | {SECONDS: np.asarray(seconds, np.float64)})
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from strategies.codec import WireError
-from strategies.fields import get, seconds_of, section
+from strategies.fields import get, section
 from strategies.messages import Header
 from strategies.secagg.fixed_point import UNSIGNED, Words
 from strategies.secagg.payload import Vectors, sizes
 from strategies.secagg.protocol import PublicKeys, Scope
-from strategies.wire import CONFIG, METRICS, encode_header
+from strategies.wire import CONFIG, encode_header
 
 SECAGG, MASKED, TENSORS, FIGURES = "secagg", "masked", "tensors", "figures"
 
@@ -27,7 +27,6 @@ class Upload:
     session: str
     vectors: Vectors
     layout: str
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -85,8 +84,9 @@ def roster_of(content: RecordDict) -> tuple[dict[str, PublicKeys], int]:
 
 def keys_reply(shard_key: str, keys: PublicKeys) -> RecordDict:
     """A node's public keys."""
-    fields = {"shard-key": shard_key, "cipher-key": keys.cipher, "mask-key": keys.mask}
-    return RecordDict({SECAGG: ConfigRecord(dict(fields))})
+    config = ConfigRecord({"shard-key": shard_key})
+    config["cipher-key"], config["mask-key"] = keys.cipher, keys.mask
+    return RecordDict({SECAGG: config})
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,6 @@ def upload_reply(upload: Upload) -> RecordDict:
         {
             MASKED: ArrayRecord(arrays),
             SECAGG: ConfigRecord(dict(fields)),
-            METRICS: MetricRecord({"seconds": float(upload.seconds)}),
         }
     )
 
@@ -189,7 +188,6 @@ def upload_of(content: RecordDict, bits: int) -> Upload:
         session=get(config, "session", str),
         vectors=vectors,
         layout=layout,
-        seconds=seconds_of(section(content.metric_records, METRICS)),
     )
 
 
