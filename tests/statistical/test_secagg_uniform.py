@@ -42,7 +42,7 @@ def uploads(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[bytes]]:
             "federation.rounds=1",
             "privacy=secagg",
             "model=mf",
-            "model.factors=64",
+            "model.factors=256",
             f"name={name}",
         )
         nodes = Nodes()
@@ -57,7 +57,7 @@ def uploads(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[bytes]]:
 @pytest.mark.parametrize("node", range(NODES))
 def test_an_upload_looks_uniform(uploads: dict[int, list[bytes]], node: int) -> None:
     for data in uploads[node]:
-        assert len(data) >= 8 * 39 * 64  # 78 a value of a byte
+        assert len(data) >= 8 * 39 * 256  # a value of a byte 312 times, 39 in one of eight
         assert LOW < statistic(data) < HIGH
         # The most and the least significant byte of a number, which would show sign and size.
         words = np.frombuffer(data, np.uint8).reshape(-1, 8)

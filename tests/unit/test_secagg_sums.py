@@ -49,9 +49,11 @@ def test_counts_and_exposure_are_exact(
     tmp_path: Path, plain_nodes: Nodes, secure_sums: dict[str, Summed]
 ) -> None:
     run(config(tmp_path, *SECURE, "name=secure"), Nodes())
-    counts = [wire.decode_item_counts(c, ITEMS) for _, k, c in plain.replies if "item_counts" in k]
+    counts = [
+        wire.decode_item_counts(c, ITEMS) for _, k, c in plain_nodes.replies if "item_counts" in k
+    ]
     assert (secure_sums[ITEM_COUNTS].payload.figures[ITEM_COUNTS] == np.sum(counts, axis=0)).all()
-    ranked = [wire.decode_evaluate_reply(c) for _, k, c in plain.replies if k == "evaluate"]
+    ranked = [wire.decode_evaluate_reply(c) for _, k, c in plain_nodes.replies if k == "evaluate"]
     popular, figures = ranked[:NODES], secure_sums["evaluate/popularity/0"].payload.figures
     exposures = [reply.exposure_I for reply in popular]
     assert all(exposure is not None for exposure in exposures)
