@@ -12,7 +12,7 @@ from conf.tree import ConfigError, build_strategy
 from server_app.first_run import first_config
 
 NAMES = [path.stem for path in (Path(__file__).parents[2] / "conf" / "strategy").glob("*.yaml")]
-SGD = "strategy.server_optimiser=sgd"
+PAILLIER = ("strategy.server_optimiser=sgd", "strategy.key_folder=/keys")
 FOUR = ("privacy=secagg", "federation.num_nodes=4")
 
 
@@ -57,7 +57,7 @@ def test_both_kinds_of_strategies_are_there() -> None:
         (("privacy.secagg.modulus_bits=16",), "privacy.secagg.modulus_bits"),
         (("evaluation.user_ranks=true",), "single users' ranks are in clear"),
         (("evaluation.full=selected",), "evaluation.full=each or never"),
-        (("strategy=fedmf", "strategy.encryption=paillier", SGD), "cannot add ciphertexts"),
+        (("strategy=fedmf", "strategy.encryption=paillier", *PAILLIER), "cannot add ciphertexts"),
     ],
 )
 def test_settings_that_cannot_be(overrides: tuple[str, ...], line: str) -> None:
