@@ -21,7 +21,9 @@ from client_app.errors import DataError
 from client_app.failures import TrainError, describe
 from client_app.node_config import NodeError
 from client_app.private_state import UnknownRun
-from client_app.runtime import decode_shared, open_node
+from client_app.runtime import Node, decode_shared, open_node
+from client_app.secagg import answer_keys, answer_shares, answer_unmask
+from client_app.secagg_payloads import protected_counts, protected_evaluation, protected_train
 from client_app.store_file import StoreError
 from client_app.training import answer_train
 from conf.tree import ConfigError
@@ -29,11 +31,22 @@ from models.types import Tensors
 from strategies import wire
 from strategies.bundle import bundled, is_bundled, unbundled
 from strategies.codec import WireError
+from strategies.secagg.crypto import SecAggError
+from strategies.secagg.fixed_point import RangeError
 
 Answer = Callable[[Message, Context], RecordDict]
 Handler = Callable[[Message, Context], Message]
 
-DELIBERATE = (DataError, StoreError, NodeError, ConfigError, WireError, DeviceError)
+DELIBERATE = (
+    DataError,
+    StoreError,
+    NodeError,
+    ConfigError,
+    WireError,
+    DeviceError,
+    SecAggError,
+    RangeError,
+)
 """Errors whose text says it all; those of any other type are logged with their traceback."""
 
 app = ClientApp()
@@ -71,7 +84,9 @@ def train(message: Message, context: Context) -> RecordDict:
     decoder = _Decoder()
     request = wire.decode_downlink(message.content, decoder)
     node = open_node(context.node_config, request.header, unknown_run=_stock(request.reply_weights))
-    return answer_train(node, request, decoder.digest)
+    return protected_train(
+        node, message.content, request, answer_train(node, request, decoder.digest)
+    )
 
 
 @app.evaluate()
@@ -80,7 +95,7 @@ def evaluate(message: Message, context: Context) -> RecordDict:
     """Rank the held-out items of the node's users."""
     request = wire.decode_evaluate(message.content, _Decoder())
     node = open_node(context.node_config, request.header, unknown_run=_stock(request.reply_means))
-    return answer_evaluate(node, request)
+    return protected_evaluation(node, message.content, request, answer_evaluate(node, request))
 
 
 @app.query("hello")
@@ -98,7 +113,34 @@ def hello(message: Message, context: Context) -> RecordDict:
 def item_counts(message: Message, context: Context) -> RecordDict:
     """Count the training interactions of each item."""
     header = wire.decode_header(message.content)
-    return answer_item_counts(open_node(context.node_config, header, unknown_run="refuse"))
+    node = open_node(context.node_config, header, unknown_run="refuse")
+    return protected_counts(node, message.content, answer_item_counts(node))
+
+
+@app.query("secagg_keys")
+@replying
+def secagg_keys(message: Message, context: Context) -> RecordDict:
+    """Give public keys for a session of secure aggregation."""
+    return answer_keys(_node_of(message, context), message.content)
+
+
+@app.query("secagg_shares")
+@replying
+def secagg_shares(message: Message, context: Context) -> RecordDict:
+    """Give sealed shares of the session's secrets."""
+    return answer_shares(_node_of(message, context), message.content)
+
+
+@app.query("secagg_unmask")
+@replying
+def secagg_unmask(message: Message, context: Context) -> RecordDict:
+    """Give what unmasks the sum of the survivors."""
+    return answer_unmask(_node_of(message, context), message.content)
+
+
+def _node_of(message: Message, context: Context) -> Node:
+    header = wire.decode_header(message.content)
+    return open_node(context.node_config, header, unknown_run="refuse")
 
 
 @app.query("refused")

@@ -15,6 +15,9 @@ from models.types import IntArray
 
 DATA_PATH, CACHE_PATH, STORE_PATH = "data-path", "cache-path", "store-path"
 """Keys of ``--node-config`` for a node whose data lies elsewhere than the server's."""
+REQUIRE_SECAGG = "require-secagg"
+"""Key of a node that takes part in runs with secure aggregation alone: it is the server that
+sends the configuration, so the node's owner says so on the node."""
 STORE = "store.sqlite"
 """Name of the store beside a node's own data."""
 
@@ -64,6 +67,15 @@ def refuse_personal(node_config: Mapping[str, object], cfg: Config) -> None:
         raise NodeError(
             f"this node has a {own[0]} of its own and does not give its users' ranks, which are "
             "personal figures: evaluation.user_ranks=false"
+        )
+
+
+def refuse_open_sums(node_config: Mapping[str, object], cfg: Config) -> None:
+    """Raise NodeError for a run without secure aggregation where the node asks for it."""
+    if node_config.get(REQUIRE_SECAGG) is True and cfg.privacy.secagg is None:
+        raise NodeError(
+            f"this node has {REQUIRE_SECAGG}=true and sends no sums of its own in clear: "
+            "privacy=secagg"
         )
 
 

@@ -26,6 +26,7 @@ from client_app.node_config import (
     NodeError,
     own_folder,
     own_paths,
+    refuse_open_sums,
     refuse_personal,
     share_of,
     store_path,
@@ -132,6 +133,7 @@ def open_node(
     folder = own_folder(node_config)
     cfg, dataset, strategy = _application(header.config_json, folder, own_paths(node_config))
     refuse_personal(node_config, cfg)
+    refuse_open_sums(node_config, cfg)
     device_of(cfg.engine.device)
     if torch.get_num_threads() != cfg.engine.threads:
         torch.set_num_threads(cfg.engine.threads)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from client_app.durable import put_in_place
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 APPLICATION_ID = 0x46524731
 BUSY_SECONDS = 30.0
 OPEN_ATTEMPTS = 200
@@ -40,7 +40,15 @@ CREATE TABLE received(
   config TEXT NOT NULL, content BLOB NOT NULL, PRIMARY KEY(run, kind)) STRICT;
 CREATE TABLE forgotten(user INTEGER PRIMARY KEY) STRICT;
 """
-STEPS = (SCHEMA_1, SCHEMA_2)
+SCHEMA_3 = """
+CREATE TABLE masking(
+  id INTEGER PRIMARY KEY, run INTEGER NOT NULL, what TEXT NOT NULL, session TEXT NOT NULL,
+  content TEXT NOT NULL, UNIQUE(run, what, session)) STRICT;
+CREATE TABLE unmasked(
+  run INTEGER NOT NULL, what TEXT NOT NULL, survivors TEXT NOT NULL, uploaded TEXT NOT NULL,
+  PRIMARY KEY(run, what)) STRICT;
+"""
+STEPS = (SCHEMA_1, SCHEMA_2, SCHEMA_3)
 """What each version adds to the one before."""
 
 

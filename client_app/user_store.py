@@ -8,6 +8,8 @@ removal of what no resume or recommendation can ask for. Rows never leave this f
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -203,6 +205,12 @@ class UserStore:
         """What the server sent last in a run, or None."""
         with self._file.reading() as db:
             return get(db, self._run(db, run_id), kind)
+
+    @contextmanager
+    def run_transaction(self, run_id: str) -> Iterator[tuple[sqlite3.Connection, int]]:
+        """One transaction that may write, with the run's number; all of it or nothing."""
+        with self._file.writing() as db:
+            yield db, self._run(db, run_id).id
 
     def last_round(self, run_id: str) -> int:
         """The last round of a run that was committed here; 0 before the first."""

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import PurePath
 
+from conf import secagg_checks
 from conf.build import ConfigError
 from conf.dp_checks import clip_problem, dp_problems, dp_remarks
 from conf.schema import Config, DatasetConfig
@@ -80,7 +81,7 @@ def remarks(config: Config) -> list[str]:
             f"strategy={config.strategy_name} ranks users with tensors that the server has for the "
             "round alone: with evaluation.full=selected every evaluation ranks the whole catalogue"
         )
-    return lines + dp_remarks(config)
+    return lines + dp_remarks(config) + secagg_checks.remarks(config)
 
 
 def ranks_each_in_full(config: Config) -> bool:
@@ -97,6 +98,7 @@ def _problems(config: Config) -> Iterator[str]:
     yield from _init(config)
     yield from _run(config)
     yield from dp_problems(config)
+    yield from secagg_checks.problems(config)
     if config.evaluation.user_ranks and config.federation.grid == "deployment":
         yield (
             "evaluation.user_ranks=true is for simulations: ranks are personal figures, which do "

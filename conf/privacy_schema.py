@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from conf.dp_schema import DPConfig, LDPConfig, PseudoItemsConfig
+from conf.secagg_schema import SecAggConfig
 
 
 @dataclass(frozen=True)
@@ -14,6 +15,8 @@ class PrivacyConfig:
     dp: DPConfig | None = None
     ldp: LDPConfig | None = None
     pseudo_items: PseudoItemsConfig | None = None
+    secagg: SecAggConfig | None = None
+    """Sums over nodes alone; None: the server sees each node's."""
 
 
 @dataclass(frozen=True)

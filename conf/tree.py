@@ -26,6 +26,7 @@ from conf.schema import (
     SyntheticConfig,
     TrackingConfig,
 )
+from conf.secagg_schema import SecAggConfig
 
 __all__ = [
     "AttackConfig",
@@ -43,6 +44,7 @@ __all__ = [
     "PrivacyConfig",
     "ProtocolConfig",
     "PseudoItemsConfig",
+    "SecAggConfig",
     "SyntheticConfig",
     "TrackingConfig",
     "build",

@@ -75,6 +75,8 @@ class RoundRecord:
     dropped_late: int
     privacy: dict[str, object] | None = None
     """ε so far and δ (``server_app.privacy``); None without a mechanism that has a bound."""
+    secagg: dict[str, float] | None = None
+    """What secure aggregation took beside the uploads (``server_app.secagg_journal.Costs``)."""
 
 
 class Callback:

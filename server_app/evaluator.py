@@ -13,16 +13,19 @@ from conf.tree import Config
 from models.types import IntArray, Tensors
 from server_app.errors import RoundError
 from server_app.evaluation_check import Asked, asked_names, problem
-from server_app.gather import Gatherer
+from server_app.gather import Ask, Gatherer
 from server_app.nodes import NodeDirectory
 from server_app.ranking import Ranking, summarise
 from server_app.sampling import ranked_users
+from server_app.secagg import SecureSums
+from server_app.secagg_replies import summed_counts, summed_evaluation
 from server_app.trainer import Folded, own_of
 from strategies import wire
 from strategies.base import RecStrategy
 from strategies.codec import WireError, to_arrays
 from strategies.hooks import Failure, error_of
 from strategies.messages import ITEM_COUNTS, EvaluateReply, EvaluateRequest, Header
+from strategies.secagg import protocol
 
 
 @dataclass(frozen=True)
@@ -37,9 +40,15 @@ class Evaluator:
     """Runs evaluations of all users; the round loop asks it for each node's request."""
 
     def __init__(
-        self, cfg: Config, directory: NodeDirectory, gatherer: Gatherer, header: Header
+        self,
+        cfg: Config,
+        directory: NodeDirectory,
+        gatherer: Gatherer,
+        header: Header,
+        secure: SecureSums | None = None,
     ) -> None:
         self._cfg = cfg
+        self._secure = secure
         self._directory = directory
         self._gatherer = gatherer
         self._header = header
@@ -109,6 +118,8 @@ class Evaluator:
         by_key = {reply.shard_key: reply for reply in known}
         asked = {key: users for key, users in self._ranked_of().items() if key not in by_key}
         try:
+            if self._secure is not None:
+                return self._secure_ranking(request, asked, ask)
             replies = (
                 []
                 if not asked
@@ -126,6 +137,18 @@ class Evaluator:
         # In the order of keys, as if all had come together: sums are the same to the bit.
         return summarise([by_key[key] for key in sorted(by_key)], self.item_counts_I)
 
+    def _secure_ranking(
+        self, request: EvaluateRequest, users_of: Mapping[str, int], ask: Ask
+    ) -> Ranking:
+        """From the sum over nodes; checked as one node's reply would be."""
+        assert self._secure is not None
+        what = protocol.evaluation_sum(request.scorer, request.state_round)
+        summed = self._secure.collect(what, users_of, ask)
+        reply = summed_evaluation(summed, request.round)
+        if found := problem(reply, self._asked_for(request), summed.users, None):
+            raise RoundError(f"{what}: the sum of the uploads {found}")
+        return replace(summarise([reply], self.item_counts_I), seconds=summed.seconds)
+
     def folded(self, server_round: int, *, full: bool) -> Folded:
         """The evaluation of a round, to be asked for with the next round's training."""
         request = EvaluateRequest(self._header, server_round, server_round, "model", full, {})
@@ -140,6 +163,10 @@ class Evaluator:
             nodes = [self._directory.node(key) for key in sorted(outstanding)]
             return [Message(content, node, ITEM_COUNTS, group_id="items") for node in nodes]
 
+        if self._secure is not None:
+            summed = self._secure.collect(protocol.ITEM_COUNTS, self._users_of(), ask)
+            self.item_counts_I = summed_counts(summed, self._directory.num_items)
+            return
         replies = self._gatherer.gather(
             "item counts", self._users_of(), ask, self._collect_counts, lambda reply: None
         )
@@ -158,8 +185,8 @@ class Evaluator:
         full = self._cfg.evaluation.full != "never"
         return self.evaluate(strategy, 0, shared, full=full, scorer="popularity")
 
-    def _check(self, request: EvaluateRequest) -> Callable[[EvaluateReply], str | None]:
-        asked = Asked(
+    def _asked_for(self, request: EvaluateRequest) -> Asked:
+        return Asked(
             round=request.round,
             names=asked_names(self._cfg, request.full),
             exposure=request.full and self._cfg.evaluation.item_statistics,
@@ -169,6 +196,9 @@ class Evaluator:
                 "full": self._directory.num_items,
             },
         )
+
+    def _check(self, request: EvaluateRequest) -> Callable[[EvaluateReply], str | None]:
+        asked = self._asked_for(request)
         users_of, ranked = self._ranked_of(), self._users_with_ranks()
         return lambda reply: problem(
             reply, asked, users_of[reply.shard_key], ranked.get(reply.shard_key)

@@ -123,6 +123,7 @@ class Examiner:
         return (
             self._cfg.federation.grid == "deployment"
             and strategy.folds_evaluation
+            and self._cfg.privacy.secagg is None  # an evaluation is a sum of its own
             and self._cfg.evaluation.patience is None
             and server_round < num_rounds
             and not self._is_evaluated(server_round + 1, num_rounds)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
+from conf import secagg_checks
 from conf.compose import compose, options
 from conf.tree import Config, ConfigError, to_json
 from server_app.initial_items import check_start, row_shape, source_run
@@ -19,14 +20,15 @@ from server_app.run_folder import CONFIG, check_resumable, read_config, read_sta
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SAME = ("dataset", "protocol", "engine", "evaluation", "seed", "output", "cache")
+SAME = ("dataset", "protocol", "engine", "evaluation", "privacy", "seed", "output", "cache")
 
 
 def make_first(grid: Grid, cfg: Config, run: Callable[[Grid, Config], object]) -> None:
     """Make the run that ``init.strategy`` asks for, unless it is there; go on with a part of one.
 
     Raises:
-        ConfigError: for an unknown strategy, or one that the model cannot start from.
+        ConfigError: for an unknown strategy, or one that the model cannot start from, or that
+            cannot be protected as this run is.
         ServerError: when the run fails, or the folder holds another one.
 
     """
@@ -58,9 +60,12 @@ def first_config(cfg: Config) -> Config:
     same = {key: getattr(cfg, key) for key in SAME}
     federation = replace(cfg.federation, rounds=cfg.init.rounds, fraction=cfg.init.fraction)
     model = _as_wide(composed.model, cfg)
-    return replace(
+    first = replace(
         composed, **same, model=model, federation=federation, name=source_run(cfg), resume=False
     )
+    for problem in secagg_checks.problems(first):
+        raise ConfigError(f"init.strategy={name}: {problem}")
+    return first
 
 
 def _as_wide(model: object, cfg: Config) -> object:

@@ -88,10 +88,7 @@ class Gatherer:
             self._directory.refresh()
             if attempt:
                 self._await_return(outstanding)
-            delivery = self._courier.exchange(
-                list(ask(outstanding)), self.deadline_s, lambda nodes: self._moved(nodes, ask)
-            )
-            replies, failed = self._sort_out(delivery, collect, check)
+            replies, failed = self._asked(outstanding, ask, collect, check)
             done |= replies
             for failure in failed:
                 log(WARNING, "%s, attempt %d of %d: %s", what, attempt + 1, attempts, failure)
@@ -102,6 +99,26 @@ class Gatherer:
             self._give_up_unless_allowed(what, users_of, done, failures)
         self.failures.add(failures, frozenset(users_of) - done.keys())
         return [done[key] for key in sorted(done)]
+
+    def once(
+        self, shards: frozenset[str], ask: Ask, collect: Collect[Reply], check: Check[Reply]
+    ) -> tuple[dict[str, Reply], list[NodeFailure]]:
+        """Ask these shards once; usable replies by shard key, and what went wrong elsewhere."""
+        self._directory.refresh()
+        return self._asked(shards, ask, collect, check)
+
+    def await_return(self, shards: frozenset[str]) -> None:
+        """Give nodes that went away their time to come back."""
+        self._directory.refresh()
+        self._await_return(shards)
+
+    def _asked(
+        self, shards: frozenset[str], ask: Ask, collect: Collect[Reply], check: Check[Reply]
+    ) -> tuple[dict[str, Reply], list[NodeFailure]]:
+        delivery = self._courier.exchange(
+            list(ask(shards)), self.deadline_s, lambda nodes: self._moved(nodes, ask)
+        )
+        return self._sort_out(delivery, collect, check)
 
     def _moved(self, waited_for: Sequence[int], ask: Ask) -> dict[int, Message]:
         """By node that is waited for and whose shard is on another now: the request for that."""

@@ -110,6 +110,9 @@ class RoundProgress(Callback):
             parts.append(f"loss {record['train']['loss']:.4f}")
         sent = sum(n for number, n in self._bytes.items() if number <= record["round"])
         parts.append(f"{sent / 1e6:.1f} MB")
+        if (secure := record.get("secagg")) is not None:
+            extra = secure["bytes_up"] + secure["bytes_down"]
+            parts.append(f"secagg {secure['seconds']:.2f} s {extra / 1e6:.2f} MB")
         seconds = record["seconds"]["train"]
         return [*parts, f"{record['num_users'] / seconds:.0f} users/s"] if seconds > 0 else parts
 

@@ -60,6 +60,7 @@ def result_table(result: RunResult) -> FittedTable:
             CATALOGUE_NOTE,
             *([[timing]] if (timing := time_line(result)) else []),
             *privacy_notes(result.privacy),
+            *([[secure]] if (secure := secagg_line(result)) else []),
         ],
     )
 
@@ -80,6 +81,19 @@ def time_line(result: RunResult) -> str:
         return ""
     shares = [f"{PARTS[part]} {value / total:.0%}" for part, value in seconds.items()]
     return f"{result.rounds} rounds in {total:.1f} s: {', '.join(shares)}"
+
+
+def secagg_line(result: RunResult) -> str:
+    """What secure aggregation took beside the uploads; empty for a run without it."""
+    totals = result.totals
+    if not totals.get("secagg_sums"):
+        return ""
+    sent = totals["secagg_bytes_up"] + totals["secagg_bytes_down"]
+    return (
+        f"secure aggregation: {totals['secagg_sums']:.0f} sums, {totals['secagg_dropped']:.0f} "
+        f"nodes dropped out of one, {totals['secagg_seconds']:.1f} s and {sent / 1e6:.1f} MB of "
+        "extra exchanges"
+    )
 
 
 def runs_table(results: Iterable[RunResult]) -> Group:

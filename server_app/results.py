@@ -74,6 +74,9 @@ def totals_of(records: Sequence[Mapping[str, object]]) -> dict[str, float]:
     totals: dict[str, float] = {}
     for record in records:
         flat = {k: v for k, v in record.items() if k in SUMMED}
+        secagg = record.get("secagg")
+        if isinstance(secagg, Mapping):
+            flat |= {f"secagg_{k}": v for k, v in secagg.items()}
         errors = record.get("client_errors")
         flat |= {"client_errors": len(errors)} if isinstance(errors, list) else {}
         seconds = record.get("seconds")

@@ -20,6 +20,7 @@ from server_app.exchange import Courier
 from server_app.gather import Gatherer
 from server_app.item_drift import ItemDrift
 from server_app.meter import RoundMeter
+from server_app.secagg import SecureSums
 from server_app.trainer import Trainer
 from strategies.base import RecStrategy
 from strategies.codec import to_arrays
@@ -37,6 +38,7 @@ class Tools:
     evaluator: Evaluator
     checkpoints: CheckpointStore
     drift: ItemDrift | None = None
+    secure: SecureSums | None = None
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ class RoundLoop:
         trainer, folded = self._tools.trainer, self.examiner.folded()
         with meter.part("train"):
             uplinks = trainer.train(strategy, server_round, self._keep_rounds(), folded)
-        meter.node_work("train", [uplink.seconds for uplink in uplinks])
+        meter.node_work("train", trainer.node_seconds)
         with meter.part("server"):
             trainer.step(strategy, server_round, uplinks)
         return uplinks
@@ -141,7 +143,8 @@ class RoundLoop:
         examined: Examined | None,
         meter: RoundMeter,
     ) -> RoundRecord:
-        failed, privacy = self._tools.gatherer.failures.take(), self._tools.trainer.privacy
+        failed, secure = self._tools.gatherer.failures.take(), self._tools.secure
+        privacy = self._tools.trainer.privacy
         return RoundRecord(
             round=self.round,
             rounds=num_rounds,
@@ -157,6 +160,7 @@ class RoundLoop:
             client_errors=failed.client_errors,
             dropped_late=meter.dropped_late,
             privacy=None if privacy is None else privacy.spent(),
+            secagg=None if secure is None else secure.costs.take(),
         )
 
     def _keep_rounds(self) -> tuple[int, ...]:

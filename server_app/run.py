@@ -30,6 +30,8 @@ from server_app.results import RunResult, totals_of
 from server_app.roster import lost_state, older_state
 from server_app.rounds import Identity, RoundLoop, Tools
 from server_app.run_folder import RunFolder, strategy_folder, with_defaults
+from server_app.secagg import SecureSums
+from server_app.secagg_journal import Journal
 from server_app.snapshot import fingerprint
 from server_app.start import Start, config_hash, recorded
 from server_app.storable import check_storable
@@ -92,10 +94,16 @@ class _Run:
         courier = Courier(grid)
         self.directory = NodeDirectory(courier, self.header, cfg.federation)
         gatherer = Gatherer(self.directory, courier, cfg.federation)
-        self.evaluator = Evaluator(cfg, self.directory, gatherer, self.header)
-        trainer = Trainer(cfg, self.directory, gatherer, self.header)
+        secure, settings = None, cfg.privacy.secagg
+        if settings is not None:
+            journal = Journal(folder.path, keep_uploads=settings.keep_uploads)
+            secure = SecureSums(cfg, self.directory, courier, gatherer, self.header, journal)
+        self.evaluator = Evaluator(cfg, self.directory, gatherer, self.header, secure)
+        trainer = Trainer(cfg, self.directory, gatherer, self.header, secure)
         drift = ItemDrift(folder.path) if cfg.evaluation.item_drift else None
-        self.tools = Tools(courier, gatherer, trainer, self.evaluator, start.checkpoints, drift)
+        self.tools = Tools(
+            courier, gatherer, trainer, self.evaluator, start.checkpoints, drift, secure
+        )
 
     def execute(self) -> RunResult:
         """Register the nodes, train, rank the selected round, write the result."""

@@ -13,13 +13,16 @@ from conf.tree import Config
 from models.tables import is_finite
 from models.types import IntArray, Tensors
 from server_app.errors import RoundError
-from server_app.gather import Gatherer
+from server_app.gather import Ask, Gatherer
 from server_app.nodes import NodeDirectory
 from server_app.privacy import Privacy
 from server_app.sampling import sample_cohort
+from server_app.secagg import SecureSums
+from server_app.secagg_replies import summed_uplink
 from strategies.base import RecStrategy
 from strategies.codec import to_arrays
 from strategies.messages import Downlink, EvaluateReply, Header, Uplink
+from strategies.secagg.protocol import train_sum
 
 
 @dataclass(frozen=True)
@@ -36,9 +39,17 @@ class Trainer:
     """Trains one cohort a call; the round loop asks it for each node's request."""
 
     def __init__(
-        self, cfg: Config, directory: NodeDirectory, gatherer: Gatherer, header: Header
+        self,
+        cfg: Config,
+        directory: NodeDirectory,
+        gatherer: Gatherer,
+        header: Header,
+        secure: SecureSums | None = None,
     ) -> None:
         self._cfg = cfg
+        self._secure = secure
+        self.node_seconds: tuple[float, ...] = ()
+        """How long each node of the last exchange worked."""
         self._directory = directory
         self._gatherer = gatherer
         self._header = header
@@ -82,10 +93,13 @@ class Trainer:
                 server_round, arrays, ConfigRecord(), self._gatherer.grid
             )
 
+        users_of = {key: len(users) for key, users in parts.items()}
         try:
+            if self._secure is not None:
+                return self._secure_sum(strategy, server_round, users_of, ask)
             uplinks = self._gatherer.gather(
                 f"round {server_round}",
-                {key: len(users) for key, users in parts.items()},
+                users_of,
                 ask,
                 strategy.collect_train,
                 lambda uplink: _problem(uplink, server_round, parts, folded),
@@ -93,7 +107,19 @@ class Trainer:
         finally:
             self._outstanding = frozenset()
         directory.trained |= {uplink.shard_key: server_round for uplink in uplinks}
+        self.node_seconds = tuple(uplink.seconds for uplink in uplinks)
         return uplinks
+
+    def _secure_sum(
+        self, strategy: RecStrategy, server_round: int, users_of: Mapping[str, int], ask: Ask
+    ) -> list[Uplink]:
+        """One uplink: that of all nodes that stayed to the end, together."""
+        assert self._secure is not None
+        summed = self._secure.collect(train_sum(server_round), users_of, ask)
+        self._directory.trained |= dict.fromkeys(summed.survivors, server_round)
+        self.node_seconds = summed.seconds
+        template = strategy.summed_template(strategy.shared)
+        return [summed_uplink(summed, server_round, template)]
 
     def step(self, strategy: RecStrategy, server_round: int, uplinks: Sequence[Uplink]) -> None:
         """Make the server's step; the parameters stay as they were unless it is finite.

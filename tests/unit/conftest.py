@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 from node_alone import train
+from secagg_nodes import NODES, Nodes, config
 
 from client_app.on_device import Device
+from server_app.run import run_server
+from server_app.secagg import SecureSums, Summed
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +28,26 @@ def folder(trained: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def device(folder: Path) -> Device:
     return Device.opened(folder / "store.sqlite", folder)
+
+
+@pytest.fixture
+def secure_sums(monkeypatch: pytest.MonkeyPatch) -> dict[str, Summed]:
+    """Every sum that a server made, by its name."""
+    found: dict[str, Summed] = {}
+    collect = SecureSums.collect
+
+    def kept(self: SecureSums, what: str, *rest: object) -> Summed:
+        found[what] = collect(self, what, *rest)  # type: ignore[arg-type]
+        return found[what]
+
+    monkeypatch.setattr(SecureSums, "collect", kept)
+    return found
+
+
+@pytest.fixture(scope="session")
+def plain_nodes(tmp_path_factory: pytest.TempPathFactory) -> Nodes:
+    """Nodes of a run without protection, with their replies."""
+    nodes = Nodes()
+    cfg = config(tmp_path_factory.mktemp("plain"), "name=plain")
+    run_server(nodes.grid(NODES), cfg)
+    return nodes

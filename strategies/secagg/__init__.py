@@ -1,0 +1,1 @@
+"""Secure aggregation: what server and nodes both need of the protocol in ``docs/secagg.md``."""
