@@ -40,6 +40,7 @@ class Role(IntEnum):
     SEARCH = 13
     LANDSCAPE = 14
     REPORT = 15
+    AUDIT = 16
 
 
 def derive_rng(seed: int, role: Role, *indices: int) -> np.random.Generator:

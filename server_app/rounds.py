@@ -21,6 +21,7 @@ from server_app.gather import Gatherer
 from server_app.item_drift import ItemDrift
 from server_app.meter import RoundMeter
 from server_app.trainer import Trainer
+from server_app.uplink_record import UplinkRecord
 from strategies.base import RecStrategy
 from strategies.codec import to_arrays
 from strategies.hooks import train_means
@@ -37,6 +38,7 @@ class Tools:
     evaluator: Evaluator
     checkpoints: CheckpointStore
     drift: ItemDrift | None = None
+    uplinks: UplinkRecord | None = None
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,8 @@ class RoundLoop:
         with meter.part("train"):
             uplinks = trainer.train(strategy, server_round, self._keep_rounds(), folded)
         meter.node_work("train", [uplink.seconds for uplink in uplinks])
+        if self._tools.uplinks is not None:
+            self._tools.uplinks.keep(server_round, strategy.shared, uplinks, trainer.asked)
         with meter.part("server"):
             trainer.step(strategy, server_round, uplinks)
         return uplinks

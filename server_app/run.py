@@ -33,6 +33,7 @@ from server_app.start import Start, config_hash, recorded
 from server_app.storable import check_storable
 from server_app.tracking import check_installed, trackers
 from server_app.trainer import Trainer
+from server_app.uplink_record import UplinkRecord
 from server_app.user_ranks import MODEL, POPULARITY, save_user_ranks
 from strategies.base import RecStrategy
 from strategies.codec import to_arrays
@@ -92,7 +93,10 @@ class _Run:
         self.evaluator = Evaluator(cfg, self.directory, gatherer, self.header)
         trainer = Trainer(cfg, self.directory, gatherer, self.header)
         drift = ItemDrift(folder.path) if cfg.evaluation.item_drift else None
-        self.tools = Tools(courier, gatherer, trainer, self.evaluator, start.checkpoints, drift)
+        kept = cfg.evaluation.record_uplinks
+        uplinks = UplinkRecord(folder.path, kept) if kept else None
+        checkpoints = start.checkpoints
+        self.tools = Tools(courier, gatherer, trainer, self.evaluator, checkpoints, drift, uplinks)
 
     def execute(self) -> RunResult:
         """Register the nodes, train, rank the selected round, write the result."""
@@ -106,6 +110,10 @@ class _Run:
             self.strategy.initial_items = initial_items(cfg, self.directory.num_items, shards)
         shared = self.strategy.init_shared(self.directory.num_items, rng)
         check_storable(cfg, self.strategy, shared, self.directory.num_items)
+        if self.tools.uplinks is not None:
+            users = math.ceil(cfg.federation.fraction * self.directory.num_users)
+            nodes = len(self.directory.shards)
+            self.tools.uplinks.check(self.strategy, shared, nodes, users)
         self.tools.gatherer.reply_limit = self._reply_limit(shared)
         if statistics:
             self.evaluator.count_items()
