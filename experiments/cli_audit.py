@@ -42,18 +42,16 @@ def audit(
     run's folder.
     """
     quiet_flower()
-    from experiments.audit.sources import refuse_unsuited
-    from server_app.cli_finished import FinishedRun
+    from experiments.audit.sources import opened
 
     sizes, names = _sizes(users_per_sum), _names(attacks)
     with node_errors():
-        opened = FinishedRun.opened(run_folder(run, output))
-        refuse_unsuited(opened)
-        found = _measured(opened, sizes, names, uploads, seed)
-        inferred = [] if attributes is None else _attributes(opened, attributes, seed)
-    _save(opened, found, inferred, seed)
-    _print(opened, found, inferred)
-    _draw(opened, found)
+        finished = opened(run_folder(run, output))
+        found = _measured(finished, sizes, names, uploads, seed)
+        inferred = [] if attributes is None else _attributes(finished, attributes, seed)
+    _save(finished, found, inferred, seed)
+    _print(finished, found, inferred)
+    _draw(finished, found)
 
 
 def _sizes(text: str) -> list[int]:
@@ -93,11 +91,13 @@ def _attributes(run: FinishedRun, path: Path, seed: int) -> list[AttributeScore]
 
     from experiments.audit.attributes import cross_validated, read_attributes
     from experiments.audit.measure import features
-    from experiments.audit.sources import facts_of, replayed
+    from experiments.audit.sources import available_users, facts_of, hindrance, replayed
 
     table, ids = read_attributes(path), run.dataset.user_ids
-    users = np.setdiff1d(np.arange(run.dataset.num_users), run.forgotten())
-    users = np.array([u for u in users if all(str(ids[u]) in v for v in table.values())])
+    if (why := hindrance(run)) is not None:
+        raise ConfigError(f"--attributes needs each user's upload made again, but {why}")
+    known = [u for u in available_users(run) if all(str(ids[u]) in v for v in table.values())]
+    users = np.array(known, dtype=np.int64)
     if not len(users):
         raise ConfigError(f"--attributes {path}: has no user of the run")
     facts, told = facts_of(run), track(users, "attributes", console=ERRORS, transient=True)
@@ -118,56 +118,22 @@ def _save(run: FinishedRun, found: Measured, inferred: list[AttributeScore], see
         "seed": seed,
         "findings": [one.as_json() for one in found.findings],
         "not_applicable": found.not_applicable,
+        "not_replayed": found.not_replayed,
         "attributes": [one.as_json() for one in inferred],
     }
     replace_json(run.folder / FILE, content)
 
 
 def _print(run: FinishedRun, found: Measured, inferred: list[AttributeScore]) -> None:
-    from server_app.tables import FittedTable, Row
+    from experiments.audit.tables import tables
 
-    notes = [
-        "per cent, mean over uploads ± standard error",
-        "chance: expected F1 of naming as many items of the catalogue at random",
-        "popularity: the most popular items, as many as such users have on average, without any "
-        "upload",
-        "seen: recorded by the run; replayed: local training made again after its selected round",
-    ]
+    notes = []
     if run.strategy.needs_individual_updates:
         notes.append("the server sees each user's upload: none is a sum over more")
-    notes += [f"{name} does not apply: {why}" for name, why in found.not_applicable.items()]
-    rows = [
-        Row(
-            [one.attack, str(one.users), one.target],
-            [
-                f"{100 * one.f1:.1f} ± {100 * one.f1_error:.1f}",
-                f"{100 * one.chance:.1f}",
-                f"{100 * one.auc:.1f}",
-                f"{100 * one.precision:.1f}",
-                f"{100 * one.recall:.1f}",
-                f"{one.uploads} {'replayed' if one.replayed else 'seen'}, round {one.round}",
-            ],
-        )
-        for one in found.findings
-    ]
-    headings = ["F1", "chance", "AUC", "precision", "recall", "uploads"]
-    title = f"What uploads of {run.folder.name} tell"
-    CONSOLE.print(FittedTable(title, ["attack", "users a sum", "target"], headings, rows, [notes]))
-    if inferred:
-        told = [
-            Row(
-                [one.attribute],
-                [
-                    f"{100 * one.accuracy:.1f} ± {100 * one.error:.1f}",
-                    f"{100 * one.majority:.1f}",
-                    str(one.classes),
-                ],
-            )
-            for one in inferred
-        ]
-        figures = ["accuracy", "most frequent value", "values"]
-        about = "Attributes from single users' uploads"
-        CONSOLE.print(FittedTable(about, ["attribute"], figures, told))
+    if run.strategy.personal_template(run.checkpoint.best):
+        notes.append("after round 1 uploads are compared with the shared tables, not the users'")
+    for table in tables(run.folder.name, found, inferred, notes):
+        CONSOLE.print(table)
 
 
 def _draw(run: FinishedRun, found: Measured) -> None:

@@ -39,10 +39,10 @@ def magnitude(upload: Upload, facts: Facts) -> Guess:
     """Names the items with the largest rows, as many as there are positives among samples."""
     lengths = [np.linalg.norm(t, axis=1) for t in _tables(item_rows(upload, facts.num_items))]
     scores_I = sum((n / max(n.max(), 1e-300) for n in lengths), np.zeros(facts.num_items))
-    present = int((scores_I > 0).sum())
+    touched_I = scores_I > 0
     share = 1.0 if facts.closed_form else 1 / (1 + facts.negatives)
-    count = _mean_items(upload, facts) if facts.dense else present * share
-    return Guess(scores_I, top(scores_I, count))
+    count = _mean_items(upload, facts) if facts.dense else int(touched_I.sum()) * share
+    return Guess(scores_I, top(scores_I, count), touched_I)
 
 
 def direction(upload: Upload, facts: Facts) -> Guess:
@@ -103,15 +103,16 @@ def consensus_line(rows_IX: Floats) -> tuple[Floats, Bools]:
 
 
 def _split(rows_IX: Floats, line_X: Floats, used_I: Bools, facts: Facts) -> Guess:
-    along_I = np.where(used_I, rows_IX @ line_X, 0.0)
+    along_I, touched_I = np.where(used_I, rows_IX @ line_X, 0.0), _nonzero(rows_IX)
     if facts.closed_form and facts.dense:
         # No negatives were drawn: the rows of a user's items are the long ones.
-        return Guess(np.abs(along_I), np.abs(along_I) > _largest_gap(np.abs(along_I)))
+        lengths_I = np.abs(along_I)
+        return Guess(lengths_I, lengths_I > _largest_gap(lengths_I), touched_I)
     # More negatives are drawn than positives: these are the smaller side.
     if (along_I > 0).sum() > (along_I < 0).sum():
         along_I = -along_I
     scores_I: Floats = along_I
-    return Guess(scores_I, scores_I > 0)
+    return Guess(scores_I, scores_I > 0, touched_I)
 
 
 def _largest_gap(values_I: Floats) -> float:

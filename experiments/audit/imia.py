@@ -40,8 +40,8 @@ class Imia:
 
     def __call__(self, upload: Upload, facts: Facts) -> Guess:
         """Guess, train, compare, confirm; the share of positives is known to the server."""
-        if self.loss is None:
-            raise NotApplicableError("users are not trained along a loss of the model's logits")
+        if self.loss is None or self.loss.ranking is not None:
+            raise NotApplicableError("users are not trained on labels of single items")
         tables = embedding_rows(upload, facts.num_items)
         tables = {n: t for n, t in tables.items() if n in upload.shared_before}
         if not tables:
@@ -54,15 +54,20 @@ class Imia:
         for _ in range(self.rounds):
             if not open_I.any():
                 break
-            labels_I[open_I] = rng.random(int(open_I.sum())) < share
-            far_I = self._distances(upload, tables, touched_I, labels_I, facts, rng)
+            # As many positives as are expected in all, drawn among the undecided.
             undecided = np.flatnonzero(open_I)
+            missing = round(share * int(touched_I.sum())) - int((labels_I & ~open_I).sum())
+            if missing <= 0:
+                break
+            labels_I[undecided] = False
+            labels_I[rng.permutation(undecided)[:missing]] = True
+            far_I = self._distances(upload, tables, touched_I, labels_I, facts, rng)
             near = undecided[np.argsort(far_I[undecided], kind="stable")]
             sure = near[: max(1, round(self.confirmed * len(near)))]
             open_I[sure] = False
             scores_I[sure] = np.where(labels_I[sure], 1, -1) / (1 + far_I[sure])
         labels_I &= ~open_I
-        return Guess(scores_I - 2.0 * ~touched_I, labels_I)
+        return Guess(scores_I - 2.0 * ~touched_I, labels_I, touched_I)
 
     def _distances(
         self,

@@ -8,6 +8,7 @@ from itertools import chain
 
 import numpy as np
 
+from conf.build import ConfigError
 from experiments.audit.attacks import ATTACKS, Attack, top
 from experiments.audit.imia import Imia
 from experiments.audit.scores import Score, score
@@ -15,6 +16,7 @@ from experiments.audit.sources import (
     Source,
     draw_groups,
     facts_of,
+    hindrance,
     recorded,
     replayed,
     true_items,
@@ -23,6 +25,8 @@ from experiments.audit.upload import Facts, Floats, Guess, NotApplicableError, U
 from server_app.cli_finished import FinishedRun
 
 NAMES = (*ATTACKS, "imia", "popularity")
+_Key = tuple[bool, int, int, str, str]
+"""Replayed or seen, users a replayed sum, round, attack, target."""
 UNION, ONE = "items of any", "items of one"
 """Targets: what any user of the sum interacted with, and what its first user did."""
 
@@ -33,6 +37,8 @@ class Finding:
 
     attack: str
     users: int
+    """In a sum; of recorded ones the most."""
+    users_least: int
     target: str
     uploads: int
     replayed: bool
@@ -44,7 +50,9 @@ class Finding:
     recall: float
     auc: float
     chance: float
-    """Expected F1 of as many items named at random."""
+    """Expected F1 of naming as many items as are true at random among the attack's candidates."""
+    chance_named: float
+    """The same of as many of the catalogue as the attack names."""
     all_items: float
     """F1 of naming all items."""
 
@@ -59,6 +67,8 @@ class Measured:
 
     findings: list[Finding]
     not_applicable: dict[str, str]
+    not_replayed: str | None = None
+    """Why training could not be made again."""
 
 
 def attacks_of(run: FinishedRun, names: Sequence[str], seed: int) -> dict[str, Attack]:
@@ -80,15 +90,24 @@ def sources(
     """How many uploads are judged, and these: recorded ones, then replayed groups of each size.
 
     Where the server sees each user's upload, sizes beyond 1 mean nothing and are left out.
+
+    Raises:
+        ConfigError: when there are neither recorded uploads nor what replays need.
+
     """
-    single = run.strategy.needs_individual_updates
+    single, why = run.strategy.needs_individual_updates, hindrance(run)
+    seen = list(recorded(run, uploads))
+    if why is not None and not seen:
+        raise ConfigError(
+            f"{run.folder.name}: there is nothing to audit: it recorded no uploads "
+            f"(evaluation.record_uplinks=[1]), and training cannot be made again: {why}"
+        )
     groups = [
         group
         for size in sizes
-        if size == 1 or not single
+        if why is None and (size == 1 or not single)
         for group in draw_groups(run, size, uploads, seed)
     ]
-    seen = [] if not uploads else list(recorded(run))
     return len(seen) + len(groups), chain(seen, (replayed(run, group) for group in groups))
 
 
@@ -100,7 +119,7 @@ def measure(
 ) -> Measured:
     """Judge the attacks on all uploads; sums of no users, or of users without items, are none."""
     facts, reasons = facts_of(run), dict[str, str]()
-    scores: dict[tuple[bool, int, int, str, str], list[Score]] = {}
+    scores: dict[_Key, list[tuple[int, Score]]] = {}
     for source in found:
         targets = {UNION: true_items(run, source.users_U).numpy()}
         if len(source.users_U) > 1:
@@ -114,11 +133,12 @@ def measure(
                 reasons[name] = str(error)
                 continue
             for target, true_I in targets.items():
-                number = source.upload.round
-                key = (not source.replayed, len(source.users_U), number, name, target)
-                scores.setdefault(key, []).append(score(guess, true_I))
+                users, number = len(source.users_U), source.upload.round
+                # Nodes' sums of a recorded round are of about as many users each.
+                key = (source.replayed, users if source.replayed else 0, number, name, target)
+                scores.setdefault(key, []).append((users, score(guess, true_I)))
         done()
-    return Measured([_mean(key, part) for key, part in scores.items()], reasons)
+    return Measured([_mean(key, part) for key, part in scores.items()], reasons, hindrance(run))
 
 
 def features(source: Source, facts: Facts) -> Floats:
@@ -134,8 +154,9 @@ def features(source: Source, facts: Facts) -> Floats:
     return np.concatenate([p / max(float(np.abs(p).max()), 1e-300) for p in parts])
 
 
-def _mean(key: tuple[bool, int, int, str, str], scores: Sequence[Score]) -> Finding:
-    seen, users, number, attack, target = key
+def _mean(key: _Key, judged: Sequence[tuple[int, Score]]) -> Finding:
+    again, _, number, attack, target = key
+    sizes, scores = [size for size, _ in judged], [one for _, one in judged]
     means = {
         name: float(np.mean([getattr(one, name) for one in scores])) for name in asdict(scores[0])
     }
@@ -143,10 +164,11 @@ def _mean(key: tuple[bool, int, int, str, str], scores: Sequence[Score]) -> Find
     error = float(np.std(f1s, ddof=1) / np.sqrt(len(f1s))) if len(f1s) > 1 else 0.0
     return Finding(
         attack=attack,
-        users=users,
+        users=max(sizes),
+        users_least=min(sizes),
         target=target,
         uploads=len(scores),
-        replayed=not seen,
+        replayed=again,
         round=number,
         f1_error=error,
         **means,

@@ -19,7 +19,9 @@ class Score:
     auc: float
     """Probability that a true item has a higher score than another one, ties count a half."""
     chance: float
-    """Expected F1 of naming as many items of the catalogue at random."""
+    """Expected F1 of naming, at random among the attack's candidates, as many items as are true."""
+    chance_named: float
+    """The same of as many items of the catalogue as the attack names."""
     all_items: float
     """F1 of naming the whole catalogue: the best guess that is the same for every user and does
     not know which items are popular."""
@@ -28,8 +30,9 @@ class Score:
 def score(guess: Guess, true_I: Bools) -> Score:
     """Judge a guess.
 
-    With T true items among I and n named, a random choice of n hits nT/I of them on average, and
-    F1 = 2 · hits / (n + T) is linear in the hits.
+    T items of I are true, c of the C candidates. F1 = 2 · hits / (named + T) is linear in the
+    hits, so its expectation is that of the mean number of hits: naming T of the candidates hits
+    Tc/C of them, or all c where T > C; naming n of the catalogue hits nT/I.
 
     Raises:
         ValueError: where there is no true item.
@@ -40,12 +43,17 @@ def score(guess: Guess, true_I: Bools) -> Score:
         raise ValueError("there is no item to find")
     named = int(guess.named_I.sum())
     hits = int((guess.named_I & true_I).sum())
+    among_I = np.ones(size, dtype=bool) if guess.considered_I is None else guess.considered_I
+    candidates = int(among_I.sum())
+    drawn = min(total, candidates)
+    found = drawn * int((among_I & true_I).sum()) / max(candidates, 1)
     return Score(
         f1=2 * hits / (named + total),
         precision=hits / named if named else 0.0,
         recall=hits / total,
         auc=auc(guess.scores_I, true_I),
-        chance=2 * named * total / size / (named + total),
+        chance=2 * found / (drawn + total),
+        chance_named=2 * named * total / size / (named + total),
         all_items=2 * total / (size + total),
     )
 

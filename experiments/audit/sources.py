@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import torch
 
+from client_app.distribute import shard_key
 from client_app.engine import train_users
+from client_app.node_config import store_path
 from client_app.private_rows import RowBlock
 from client_app.private_state import Known, PrivateState
-from conf.build import ConfigError
+from conf.tree import ConfigError, from_mapping
 from experiments.audit.upload import Facts, Upload
 from models.rng import Role, derive_rng
 from models.types import IntArray, SumOfUpdates, Tensors
 from server_app.cli_finished import FinishedRun
+from server_app.run_folder import read_config
 from server_app.uplink_record import SeenUpload, load_round, recorded_rounds
 from strategies.from_history import Remembering
 
@@ -39,18 +44,45 @@ class _FirstState(PrivateState):
         return self._initial(users, known)
 
 
-def refuse_unsuited(run: FinishedRun) -> None:
-    """Refuse runs whose uploads the server cannot read.
+def opened(folder: Path) -> FinishedRun:
+    """The run in ``folder``.
 
     Raises:
-        ConfigError: for encrypted ones.
+        ConfigError: for runs whose uploads are not here, or cannot be read by their server.
+        ServerError: as ``FinishedRun.opened``.
 
     """
+    if from_mapping(read_config(folder)).federation.grid == "deployment":
+        raise ConfigError(
+            f"{folder.name}: a deployment's uploads are not recorded, and its users are on its "
+            "nodes, so that training cannot be made again here; audit a simulation with the same "
+            "settings"
+        )
+    run = FinishedRun.opened(folder)
     if any(not t.dtype.is_floating_point for t in run.checkpoint.best.values()):
         raise ConfigError(
             f"{run.folder.name}: its server sees ciphertexts, which it has no key for; there is "
             "nothing for these attacks to work on"
         )
+    return run
+
+
+def hindrance(run: FinishedRun) -> str | None:
+    """Why local training of the run cannot be made again; None where it can."""
+    if run.strategy.personal_template(run.checkpoint.best):
+        return "its server sends users tensors of their own, which it does not keep"
+    count = run.config.federation.num_nodes
+    for shard in range(count):
+        path = store_path({}, run.config, shard_key(shard, count))
+        if not path.is_file():
+            return f"{path} is gone, with it the private state of the run's users"
+    return None
+
+
+def available_users(run: FinishedRun) -> IntArray:
+    """Users who are not to be left out, ascending."""
+    everybody = np.arange(run.dataset.num_users)
+    return np.setdiff1d(everybody, run.forgotten())
 
 
 def facts_of(run: FinishedRun) -> Facts:
@@ -73,7 +105,7 @@ def draw_groups(run: FinishedRun, size: int, count: int, seed: int) -> list[IntA
         ConfigError: when there are fewer users than one group has.
 
     """
-    everybody = np.setdiff1d(np.arange(run.dataset.num_users), run.forgotten())
+    everybody = available_users(run)
     if size > len(everybody):
         raise ConfigError(f"--users-per-sum {size}: the run has {len(everybody)} users")
     order = derive_rng(seed, Role.AUDIT, GROUPS).permutation(everybody)
@@ -126,12 +158,12 @@ def replayed(run: FinishedRun, users_U: IntArray) -> Source:
     return Source(upload, users_U, replayed=True)
 
 
-def recorded(run: FinishedRun) -> Iterator[Source]:
-    """Every upload that the run recorded, of nodes and rounds in order."""
+def recorded(run: FinishedRun, at_most: int) -> Iterator[Source]:
+    """The first uploads of every round that the run recorded, by nodes or users in order."""
     for number in recorded_rounds(run.folder):
         seen = load_round(run.folder, number)
-        for upload in seen.uploads:
-            yield from _sources(upload, number, seen.shared)
+        found = (one for node in seen.uploads for one in _sources(node, number, seen.shared))
+        yield from islice(found, at_most)
 
 
 def _sources(seen: SeenUpload, number: int, shared: Tensors) -> Iterator[Source]:

@@ -51,6 +51,8 @@ class Guess:
 
     scores_I: Floats
     named_I: Bools
+    considered_I: Bools | None = None
+    """Candidates among which it chose; None: the whole catalogue."""
 
 
 class NotApplicableError(Exception):
