@@ -76,12 +76,28 @@ def remarks(config: Config) -> list[str]:
             "other rounds have those of before: let it divide evaluation.every and "
             "federation.rounds"
         )
+    if config.evaluation.record_uplinks:
+        lines.append(
+            "evaluation.record_uplinks keeps nodes' uploads in the run's folder: whoever can read "
+            "it can do to the users what fedrecgel audit does"
+        )
     if config.evaluation.full == "selected" and ranks_each_in_full(config):
         lines.append(
             f"strategy={config.strategy_name} ranks users with tensors that the server has for the "
             "round alone: with evaluation.full=selected every evaluation ranks the whole catalogue"
         )
     return lines + dp_remarks(config) + secagg_checks.remarks(config)
+
+
+def _record_uplinks(config: Config) -> Iterator[str]:
+    rounds = config.evaluation.record_uplinks
+    if any(number < 1 for number in rounds) or list(rounds) != sorted(set(rounds)):
+        yield f"evaluation.record_uplinks must be ascending rounds from 1 on, got {list(rounds)}"
+    if rounds and config.federation.grid == "deployment":
+        yield (
+            "evaluation.record_uplinks keeps every node's upload, from which its users can be "
+            "read: only in a simulation, whose users are nobody's"
+        )
 
 
 def ranks_each_in_full(config: Config) -> bool:
@@ -93,6 +109,7 @@ def ranks_each_in_full(config: Config) -> bool:
 
 def _problems(config: Config) -> Iterator[str]:
     yield from _ranges(config)
+    yield from _record_uplinks(config)
     yield from _dataset(config.dataset, config.federation.grid)
     yield from _protocol(config)
     yield from _init(config)

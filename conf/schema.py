@@ -170,6 +170,9 @@ class EvaluationConfig:
     item_drift: bool = False
     """After each evaluated round a line in ``item_drift.jsonl``: how far the shared item tables
     have moved since the one before."""
+    record_uplinks: tuple[int, ...] = ()
+    """Rounds whose uploads are kept as the server saw them, for ``fedrecgel audit``
+    (``server_app.uplink_record``). Personal data: only in a simulation."""
 
 
 @dataclass(frozen=True)

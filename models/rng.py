@@ -40,6 +40,7 @@ class Role(IntEnum):
     SEARCH = 13
     LANDSCAPE = 14
     REPORT = 15
+    AUDIT = 16
     PRIVACY_USER = 40
     PRIVACY_SERVER = 41
     PSEUDO_ITEMS = 42

@@ -9,7 +9,7 @@ import click
 import typer
 
 from conf.build import ConfigError
-from experiments import cli_landscape, cli_report
+from experiments import cli_audit, cli_landscape, cli_report
 from server_app import (
     cli_certificates,
     cli_deploy,
@@ -42,6 +42,7 @@ app.command()(cli_runs.runs)
 app.command()(cli_recommend.recommend)
 app.command(epilog=cli_reference.EXAMPLES)(cli_reference.reference)
 app.command()(cli_landscape.landscape)
+app.command()(cli_audit.audit)
 app.command(epilog=cli_report.EXAMPLES)(cli_report.report)
 app.command("export-items")(cli_export.export_items)
 app.command()(cli_node.forget)

@@ -116,14 +116,15 @@ class FinishedRun:
                 continue
             store = self.store(shard)
             try:
-                blocks.append(self._state(store).block(part, self.round, self._known))
+                blocks.append(self.state(store).block(part, self.round, self.known))
                 trained.append(store.read(self.checkpoint.run_id, part, self.round)[0])
             finally:
                 store.close()
         block = {n: torch.cat([b[n] for b in blocks]) for n in blocks[0]}
         return block, np.concatenate(trained)
 
-    def _state(self, store: UserStore) -> PrivateState:
+    def state(self, store: UserStore) -> PrivateState:
+        """The private state of a node's users."""
         return PrivateState(
             self.strategy,
             store,
@@ -134,5 +135,6 @@ class FinishedRun:
         )
 
     @property
-    def _known(self) -> Known:
+    def known(self) -> Known:
+        """What is known of users who were not trained."""
         return Known(self.shared, self.dataset.history)

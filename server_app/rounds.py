@@ -22,6 +22,7 @@ from server_app.item_drift import ItemDrift
 from server_app.meter import RoundMeter
 from server_app.secagg import SecureSums
 from server_app.trainer import Trainer
+from server_app.uplink_record import UplinkRecord
 from strategies.base import RecStrategy
 from strategies.codec import to_arrays
 from strategies.hooks import train_means
@@ -39,6 +40,7 @@ class Tools:
     checkpoints: CheckpointStore
     drift: ItemDrift | None = None
     secure: SecureSums | None = None
+    uplinks: UplinkRecord | None = None
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,8 @@ class RoundLoop:
         with meter.part("train"):
             uplinks = trainer.train(strategy, server_round, self._keep_rounds(), folded)
         meter.node_work("train", trainer.node_seconds)
+        if self._tools.uplinks is not None:
+            self._tools.uplinks.keep(server_round, strategy.shared, uplinks, trainer.asked)
         with meter.part("server"):
             trainer.step(strategy, server_round, uplinks)
         return uplinks

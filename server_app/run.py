@@ -37,6 +37,7 @@ from server_app.start import Start, config_hash, recorded
 from server_app.storable import check_storable
 from server_app.tracking import check_installed, trackers
 from server_app.trainer import Trainer
+from server_app.uplink_record import UplinkRecord
 from server_app.user_ranks import MODEL, POPULARITY, save_user_ranks
 from strategies.base import RecStrategy
 from strategies.codec import to_arrays
@@ -101,8 +102,10 @@ class _Run:
         self.evaluator = Evaluator(cfg, self.directory, gatherer, self.header, secure)
         trainer = Trainer(cfg, self.directory, gatherer, self.header, secure)
         drift = ItemDrift(folder.path) if cfg.evaluation.item_drift else None
+        kept = cfg.evaluation.record_uplinks
+        uplinks = UplinkRecord(folder.path, kept) if kept else None
         self.tools = Tools(
-            courier, gatherer, trainer, self.evaluator, start.checkpoints, drift, secure
+            courier, gatherer, trainer, self.evaluator, start.checkpoints, drift, secure, uplinks
         )
 
     def execute(self) -> RunResult:
@@ -118,6 +121,10 @@ class _Run:
             self.strategy.initial_items = initial_items(cfg, self.directory.num_items, shards)
         shared = self.strategy.init_shared(self.directory.num_items, rng)
         check_storable(cfg, self.strategy, shared, self.directory.num_items)
+        if self.tools.uplinks is not None:
+            users = math.ceil(cfg.federation.fraction * self.directory.num_users)
+            nodes = len(self.directory.shards)
+            self.tools.uplinks.check(self.strategy, shared, nodes, users)
         self.tools.gatherer.reply_limit = self._reply_limit(shared)
         if statistics:
             self.evaluator.count_items()

@@ -62,6 +62,12 @@ class Trainer:
         """The request of each node that hosts outstanding users of the cohort."""
         return {self._directory.node(k): self._requests[k] for k in sorted(self._outstanding)}
 
+    @property
+    def asked(self) -> dict[str, IntArray]:
+        """By shard: the users of the last round's cohort whom it was asked to train."""
+        users = {key: request.users for key, request in self._requests.items()}
+        return {key: found for key, found in users.items() if found is not None}
+
     def train(
         self,
         strategy: RecStrategy,

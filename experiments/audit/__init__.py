@@ -1,0 +1,1 @@
+"""What a curious server can infer about users from what they upload."""
