@@ -77,6 +77,7 @@ def _train(node: Node, request: Downlink, users: IntArray, key: TrainKey) -> Rec
         metrics=trained.metrics,
         seconds=time.perf_counter() - started,
         individual=trained.individual,
+        by_user=trained.by_user,
     )
     answer = to_bytes(wire.encode_uplink(uplink, node.strategy.row_tables))
     store, run_id = node.state.store, request.header.run_id
@@ -102,6 +103,7 @@ def request_digest(node: Node, request: Downlink, users: IntArray, shared_digest
         cfg.init,
         cfg.privacy,
         cfg.attack,
+        cfg.defence,
     )
     digest.update(f"{request.round} {request.base_round} {settings!r}".encode())
     digest.update(node.dataset.fingerprint.encode())
@@ -141,6 +143,11 @@ def _check_supported(node: Node, request: Downlink) -> None:
     asked = set(node.part(request.users)) | set(node.forgotten)
     if request.personal and not set(request.personal) <= asked:
         raise NodeError(f"strategy={name}: personal tensors of users that are not asked for")
+    if request.reply_weights and node.cfg.defence.by_user:
+        raise NodeError(
+            "a defence is the server half's of this project: a stock Flower strategy needs "
+            "defence=none"
+        )
     if request.reply_weights and not strategy.averages_weights:
         raise NodeError(
             f"strategy={name} does not average weights: to do so, as a stock Flower strategy "

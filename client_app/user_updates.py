@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
+from client_app.attacks.base import Attack, AttackStep, Round
 from conf.tree import Config
 from models.types import CohortResult, IntArray, Update
 from strategies.base import RecStrategy
@@ -17,9 +18,14 @@ class UserUpdateStep(Protocol):
         """The update of the user in the round; the given one is not modified."""
 
 
-def user_update_steps(strategy: RecStrategy, cfg: Config) -> tuple[UserUpdateStep, ...]:
+def user_update_steps(
+    strategy: RecStrategy, cfg: Config, scene: Round
+) -> tuple[UserUpdateStep, ...]:
     """The steps of a configuration, in their order; users train one by one where there are any."""
-    return ()
+    steps = list[UserUpdateStep]()
+    if isinstance(cfg.attack, Attack):
+        steps.append(AttackStep(cfg.attack, scene))
+    return tuple(steps)
 
 
 def after_steps(

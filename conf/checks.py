@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from conf.build import ConfigError
+from conf.poisoning_checks import poisoning_problems
 from conf.schema import Config, DatasetConfig
 
 COLUMN_MEANINGS = ("user", "item", "rating", "timestamp", "_")
@@ -45,6 +46,8 @@ def check(config: Config) -> None:
         raise ConfigError(
             f"strategy={config.strategy_name} with model={config.model_name}: {error}"
         ) from None
+    for problem in poisoning_problems(config, strategy):
+        raise ConfigError(problem)
     if (rounds := config.federation.rounds) < strategy.period:
         raise ConfigError(
             f"strategy={config.strategy_name} changes its parameters every {strategy.period} "

@@ -40,6 +40,8 @@ class Role(IntEnum):
     SEARCH = 13
     LANDSCAPE = 14
     REPORT = 15
+    ATTACK = 41
+    DEFENCE = 42
 
 
 def derive_rng(seed: int, role: Role, *indices: int) -> np.random.Generator:

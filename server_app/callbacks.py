@@ -72,6 +72,8 @@ class RoundRecord:
     """A line for each client that raised an error, or sent a reply that was rejected, and whose
     users the exchange then went without."""
     dropped_late: int
+    poisoning: dict[str, float] | None = None
+    """Malicious updates of the round, and those that the defence flagged; None without either."""
 
 
 class Callback:

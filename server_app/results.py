@@ -43,6 +43,9 @@ class RunResult:
     totals: dict[str, float] = field(default_factory=dict)
     """Over all rounds: users trained, bytes up and down, seconds by part, failures, client
     errors; the last two over exchanges outside rounds as well."""
+    poisoning: dict[str, float] = field(default_factory=dict)
+    """Of a run with an attack or a defence: updates sent and flagged, precision and recall of the
+    flags, and what was lost against a clean run (``server_app.poisoning``)."""
 
     def save(self) -> None:
         """Write ``result.json`` into the run's folder, atomically."""

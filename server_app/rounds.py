@@ -114,7 +114,7 @@ class RoundLoop:
         uplinks = self._train(strategy, server_round, meter)
         examined = self.examiner.examine(strategy, server_round, num_rounds, uplinks, meter)
         self.round = server_round
-        record = self._record(num_rounds, uplinks, examined, meter)
+        record = self._record(strategy, num_rounds, uplinks, examined, meter)
         for callback in self._callbacks:
             callback.on_round(record)
         if (
@@ -136,6 +136,7 @@ class RoundLoop:
 
     def _record(
         self,
+        strategy: RecStrategy,
         num_rounds: int,
         uplinks: Sequence[Uplink],
         examined: Examined | None,
@@ -156,6 +157,7 @@ class RoundLoop:
             failures=failed.count,
             client_errors=failed.client_errors,
             dropped_late=meter.dropped_late,
+            poisoning=self._tools.trainer.poisoning(strategy, self.round, uplinks),
         )
 
     def _keep_rounds(self) -> tuple[int, ...]:
