@@ -11,6 +11,7 @@ from torch import Tensor
 
 from client_app.device import device_of, moved
 from client_app.evaluation import CandidateScores, CatalogueScores, evaluate, popularity
+from client_app.exposure import watch_targets
 from client_app.node_config import NodeError
 from client_app.private_state import Known
 from client_app.received import Kind, Received
@@ -84,6 +85,7 @@ def ranking(node: Node, request: EvaluateRequest) -> EvaluateReply:
         request.full,
         node.cfg.engine.evaluation_block,
         candidates,
+        watch_targets(node.dataset, node.cfg),
     )
     return EvaluateReply(
         shard_key=node.shard_key,

@@ -45,7 +45,7 @@ def cold_start(
     )
     private = {n: t[0] for n, t in begun.items()}
     for step in range(1, steps + 1):
-        samples = _samples(strategy, history, num_items, cfg.seed, identity, step)
+        samples = history_samples(strategy, history, num_items, cfg.seed, identity, step)
         rng = derive_rng(cfg.seed, Role.COLD_START, identity, step)
         private = strategy.adapt(shared, private, samples, rng)
     return private
@@ -57,7 +57,7 @@ def identity_of(raw_id: str) -> int:
     return int.from_bytes(digest[:8], "little") >> (64 - STRANGER_BITS)
 
 
-def _samples(
+def history_samples(
     strategy: RecStrategy, history: IntArray, num_items: int, seed: int, identity: int, step: int
 ) -> tuple[Samples, ...]:
     """One local round's epochs of samples, drawn as in training."""

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from client_app.attacks.base import Change, Round
 from client_app.data import Dataset
 from client_app.device import device_of, moved, on_cpu
 from client_app.failures import TrainError, named, stage
@@ -40,6 +41,7 @@ from models.types import (
     Update,
 )
 from strategies.base import RecStrategy
+from strategies.by_user import UserUpdates, joined, of_users
 from strategies.individual import gathered
 
 BlockUpdate = Callable[
@@ -58,6 +60,8 @@ class Trained:
     metrics: dict[str, float]
     individual: IndividualUpdates | None = None
     """Each user's upload, by ascending user, where the strategy needs it."""
+    by_user: UserUpdates | None = None
+    """Each user's update, by ascending user, where the server defends itself; then there is no sum."""
 
 
 def train_users(
@@ -89,34 +93,47 @@ def train_users(
         raise ValueError("there is no user to train")
     users = users[np.lexsort((users, _sizes(users, dataset)))]
     update_block, block_users = _engine(strategy, cfg)
-    steps = user_update_steps(strategy, cfg, noise_std)
-    if personal or steps:
-        block_users = 1
     pseudo = pseudo_items_of(cfg, state.store.path, strategy.config.num_negatives)
     device = device_of(cfg.engine.device)
     opened = strategy.opened(shared)
     rows_UP = state.rows(users, base_round, Known(opened, dataset.history))
     on_device = moved(opened, device)
 
-    def train(part: slice) -> CohortResult:
+    def local(part: slice, change: Change | None = None) -> CohortResult:
         block = users[part]
         streams = _Streams(cfg.seed, block, round_)
         with stage("drawing samples", block):
             epochs_U = draw_epochs(strategy, dataset, cfg, block, round_, pseudo)
+        if change is not None:
+            epochs_U = [tuple(map(change, epochs)) for epochs in epochs_U]
         with stage("training", block):
             private = moved(state.layout.unpack(rows_UP[part]), device)
             own = moved((personal or {}).get(int(block[0]), {}), device)
-            result = update_block(strategy, on_device | own, private, epochs_U, streams)
-            return after_steps(result, block, round_, steps) if steps else result
+            return update_block(strategy, on_device | own, private, epochs_U, streams)
+
+    def again(user: int, change: Change) -> Update:
+        (place,) = np.flatnonzero(users == user)
+        return local(slice(place, place + 1), change).update
+
+    scene = Round(cfg, strategy, dataset, round_, opened, again)
+    steps = user_update_steps(strategy, cfg, scene, noise_std)
+    if personal or steps or cfg.defence.by_user:
+        block_users = 1
+
+    def train(part: slice) -> CohortResult:
+        result = local(part)
+        return after_steps(result, users[part], round_, steps) if steps else result
 
     total, metrics = SumOfUpdates(strategy.summed_template(on_device)), dict[str, float]()
-    individual = list[IndividualUpdates]()
+    individual, by_user = list[IndividualUpdates](), list[UserUpdates]()
     new_rows_UP = np.empty_like(rows_UP)
     parts = blocks(_sizes(users, dataset), block_users)
     results = in_order(train, parts, cfg.engine.workers, cfg.engine.threads)
     for part, result in zip(parts, results, strict=True):
         new_rows_UP[part] = state.layout.pack(result.private)
         _check_rows(new_rows_UP[part], users[part], strategy)
+        if cfg.defence.by_user:
+            by_user.append(of_users(users[part], [on_cpu(result.update)], strategy.row_tables))
         total.add(result.update)
         if result.individual is not None:
             uploads = moved(result.individual, torch.device("cpu"))
@@ -125,6 +142,9 @@ def train_users(
             metrics[name] = metrics.get(name, 0.0) + value
     update, single = on_cpu(total.result()), gathered(individual) if individual else None
     _check_finite(update.tensors | ({} if single is None else single.tensors), users, strategy)
+    if by_user:
+        own = joined(by_user)
+        return Trained(users, new_rows_UP, Update({}, update.weight), metrics, None, own)
     return Trained(users, new_rows_UP, strategy.sealed(update), metrics, single)
 
 

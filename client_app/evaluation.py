@@ -9,7 +9,7 @@ validation keeps the test item as an ordinary candidate, since it is unknown at 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +26,8 @@ CandidateScores = Callable[[IntArray, IntArray], Tensor]
 """Users (U,) and items (U, C) to scores (U, C)."""
 
 EXPOSURE_CUTOFF = 10
+Watch = Callable[[IntArray, Tensor], Mapping[str, tuple[float, int]]]
+"""Users (U,) and their scores (U, I) to more sums, each with its number of users, by metric."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +65,13 @@ def evaluate(
     full: bool,
     block: int,
     candidate_scores: CandidateScores | None = None,
+    watch: Watch | None = None,
 ) -> RankingSums:
     """Rank the held-out items of ``users``, ``block`` users at a time.
 
     Sampled candidates are scored by ``candidate_scores``, or gathered from the catalogue's
-    scores where these are at hand (``full``) or nothing else is given.
+    scores where these are at hand (``full``) or nothing else is given. ``watch`` adds metrics to
+    a full ranking.
 
     Raises:
         ValueError: for NaN or misshapen scores, a cut-off or block below 1.
@@ -89,6 +93,11 @@ def evaluate(
                 counts[f"{name}/{metric}"] += len(ranks_U)
         if exposure_I is not None and scores_UI is not None:
             exposure_I += _exposure(dataset, users_U, scores_UI)
+            for name, (total, count) in (
+                {} if watch is None else watch(users_U, scores_UI)
+            ).items():
+                metrics[name] += total
+                counts[name] += count
     return RankingSums(dict(metrics), dict(counts), exposure_I, dict(ranks_by))
 
 

@@ -79,6 +79,7 @@ def _train(node: Node, request: Downlink, users: IntArray, key: TrainKey) -> Rec
         metrics=told_metrics(node.cfg, trained.metrics),
         seconds=time.perf_counter() - started,
         individual=trained.individual,
+        by_user=trained.by_user,
     )
     answer = to_bytes(wire.encode_uplink(uplink, node.strategy.row_tables))
     store, run_id = node.state.store, request.header.run_id
@@ -104,6 +105,7 @@ def request_digest(node: Node, request: Downlink, users: IntArray, shared_digest
         cfg.init,
         cfg.privacy,
         cfg.attack,
+        cfg.defence,
     )
     told = f"{request.round} {request.base_round} {request.noise_std!r} {settings!r}"
     digest.update(told.encode())
@@ -145,6 +147,11 @@ def _check_supported(node: Node, request: Downlink) -> None:
     if request.personal and not set(request.personal) <= asked:
         raise NodeError(f"strategy={name}: personal tensors of users that are not asked for")
     check_noise(node.cfg, request)
+    if request.reply_weights and node.cfg.defence.by_user:
+        raise NodeError(
+            "a defence is the server half's of this project: a stock Flower strategy needs "
+            "defence=none"
+        )
     if request.reply_weights and not strategy.averages_weights:
         raise NodeError(
             f"strategy={name} does not average weights: to do so, as a stock Flower strategy "

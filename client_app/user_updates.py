@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
+from client_app.attacks.base import Attack, AttackStep, Round
 from client_app.private_updates import clip_and_noise
 from conf.tree import Config
 from models.types import CohortResult, IntArray, Update
@@ -19,13 +20,17 @@ class UserUpdateStep(Protocol):
 
 
 def user_update_steps(
-    strategy: RecStrategy, cfg: Config, noise_std: float = 0.0
+    strategy: RecStrategy, cfg: Config, scene: Round, noise_std: float = 0.0
 ) -> tuple[UserUpdateStep, ...]:
     """The steps of a configuration, in their order; users train one by one where there are any.
 
-    ``noise_std``: of the noise that each user adds, as the server's request says.
+    ``scene``: what attackers may know of the round. ``noise_std``: of the noise that each user
+    adds, as the server's request says.
     """
-    return (*clip_and_noise(strategy, cfg, noise_std),)
+    steps = list[UserUpdateStep]()
+    if isinstance(cfg.attack, Attack):
+        steps.append(AttackStep(cfg.attack, scene))
+    return (*steps, *clip_and_noise(strategy, cfg, noise_std))
 
 
 def after_steps(

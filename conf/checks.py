@@ -10,6 +10,7 @@ from pathlib import PurePath
 from conf import secagg_checks
 from conf.build import ConfigError
 from conf.dp_checks import clip_problem, dp_problems, dp_remarks
+from conf.poisoning_checks import poisoning_problems
 from conf.schema import Config, DatasetConfig
 
 COLUMN_MEANINGS = ("user", "item", "rating", "timestamp", "_")
@@ -47,7 +48,8 @@ def check(config: Config) -> None:
         raise ConfigError(
             f"strategy={config.strategy_name} with model={config.model_name}: {error}"
         ) from None
-    if (problem := clip_problem(config, strategy)) is not None:
+    problems = [clip_problem(config, strategy), *poisoning_problems(config, strategy)]
+    for problem in filter(None, problems):
         raise ConfigError(problem)
     if (rounds := config.federation.rounds) < strategy.period:
         raise ConfigError(
@@ -86,7 +88,7 @@ def remarks(config: Config) -> list[str]:
             f"strategy={config.strategy_name} ranks users with tensors that the server has for the "
             "round alone: with evaluation.full=selected every evaluation ranks the whole catalogue"
         )
-    return lines + dp_remarks(config) + secagg_checks.remarks(config)
+    return [*lines, *dp_remarks(config), *secagg_checks.remarks(config)]
 
 
 def _record_uplinks(config: Config) -> Iterator[str]:

@@ -58,6 +58,8 @@ __all__ = [
 ]
 
 MODEL_PACKAGE, STRATEGY_PACKAGE = "models", "strategies"
+BY_TARGET = {"attack": "client_app", "defence": "server_app"}
+"""Groups whose options may be classes of a package, with settings of their own."""
 
 
 def from_mapping(mapping: Mapping[str, Any]) -> Config:
@@ -74,6 +76,9 @@ def from_mapping(mapping: Mapping[str, Any]) -> Config:
     values = dict(mapping)
     values["model"], _ = _targeted(values, "model", MODEL_PACKAGE)
     values["strategy"], values["strategy_class"] = _targeted(values, "strategy", STRATEGY_PACKAGE)
+    for key, package in BY_TARGET.items():
+        if "_target_" in (values.get(key) or {}):
+            values[key] = _of_package(values, key, package)
     config = build(Config, values, "")
     check(config)
     return config
@@ -91,6 +96,10 @@ def to_mapping(config: Config) -> dict[str, Any]:
             mapping[key] = dataclasses.asdict(value)
     mapping["model"]["_target_"] = target_of(type(config.model))
     mapping["strategy"]["_target_"] = target_of(config.strategy_class)
+    for key in BY_TARGET:
+        value = getattr(config, key)
+        if type(value) not in (AttackConfig, DefenceConfig):
+            mapping[key]["_target_"] = target_of(type(value))
     return mapping
 
 
@@ -124,6 +133,17 @@ def build_strategy(config: Config) -> Any:
     if config.init.users == "solved":
         strategy.solve_first_users(config.init.ridge, config.init.gain)
     return strategy
+
+
+def _of_package(values: Mapping[str, Any], key: str, package: str) -> Any:
+    """The settings object ``values[key]``, of the class that its ``_target_`` names."""
+    section = values[key]
+    target = import_target(section["_target_"], package, f"{key}._target_")
+    wanted = {"attack": AttackConfig, "defence": DefenceConfig}[key]
+    if not issubclass(target, wanted):
+        raise ConfigError(f"{key}._target_: {section['_target_']} is no {key}")
+    settings = {name: value for name, value in section.items() if name != "_target_"}
+    return build(target, settings, key)
 
 
 def _targeted(values: Mapping[str, Any], key: str, package: str) -> tuple[Any, type]:

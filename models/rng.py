@@ -44,6 +44,8 @@ class Role(IntEnum):
     PRIVACY_USER = 40
     PRIVACY_SERVER = 41
     PSEUDO_ITEMS = 42
+    ATTACK = 43
+    DEFENCE = 44
 
 
 def derive_rng(seed: int, role: Role, *indices: int) -> np.random.Generator:

@@ -77,6 +77,8 @@ class RoundRecord:
     """ε so far and δ (``server_app.privacy``); None without a mechanism that has a bound."""
     secagg: dict[str, float] | None = None
     """What secure aggregation took beside the uploads (``server_app.secagg_journal.Costs``)."""
+    poisoning: dict[str, float] | None = None
+    """Malicious updates of the round, and those that the defence flagged; None without either."""
 
 
 class Callback:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from conf.tree import Config
 from models.metrics import METRICS
 from models.types import IntArray
+from server_app.poisoning import exposure_names
 from server_app.rank_check import ranks_problem
 from strategies.messages import EvaluateReply
 
@@ -29,10 +30,11 @@ class Asked:
 
 
 def asked_names(cfg: Config, full: bool) -> dict[str, frozenset[str]]:
-    """Names of the metrics that an evaluation gives, by split (test, validation)."""
+    """Names of the metrics that an evaluation gives, by split (test, validation; attack)."""
     kinds = ("sampled", "full") if full else ("sampled",)
+    watched = {"attack": exposure_names(cfg)} if full and cfg.attack.watches else {}
     metrics = [f"{metric}@{cutoff}" for metric in METRICS for cutoff in cfg.evaluation.cutoffs]
-    return {
+    return watched | {
         split: frozenset(f"{split}/{kind}/{metric}" for kind in kinds for metric in metrics)
         for split in (("test", "validation") if cfg.protocol.validation else ("test",))
     }

@@ -15,6 +15,7 @@ from server_app.errors import RoundError
 from server_app.evaluation_check import Asked, asked_names, problem
 from server_app.gather import Ask, Gatherer
 from server_app.nodes import NodeDirectory
+from server_app.poisoning import honest_users
 from server_app.ranking import Ranking, summarise
 from server_app.sampling import ranked_users
 from server_app.secagg import SecureSums
@@ -81,8 +82,12 @@ class Evaluator:
         """The ranked users of each shard that has some; empty when all users are ranked."""
         if self._parts is None:
             directory, count = self._directory, self._cfg.evaluation.users
-            places = ranked_users(self._cfg.seed, directory.num_users, count)
-            self._parts = {} if places is None else directory.split(directory.users[places])
+            users = honest_users(self._cfg, directory.users, directory.num_users)
+            places = ranked_users(self._cfg.seed, len(users), count)
+            all_are = places is None and len(users) == directory.num_users
+            self._parts = (
+                {} if all_are else directory.split(users if places is None else users[places])
+            )
         return self._parts
 
     def evaluate(

@@ -45,6 +45,9 @@ class RunResult:
     errors; the last two over exchanges outside rounds as well."""
     privacy: dict[str, object] | None = None
     """ε and δ of the run and what they are of (``server_app.privacy``); None without one."""
+    poisoning: dict[str, float] = field(default_factory=dict)
+    """Of a run with an attack or a defence: updates sent and flagged, precision and recall of the
+    flags, and what was lost against a clean run (``server_app.poisoning``)."""
 
     def save(self) -> None:
         """Write ``result.json`` into the run's folder, atomically."""

@@ -118,7 +118,7 @@ class RoundLoop:
         uplinks = self._train(strategy, server_round, meter)
         examined = self.examiner.examine(strategy, server_round, num_rounds, uplinks, meter)
         self.round = server_round
-        record = self._record(num_rounds, uplinks, examined, meter)
+        record = self._record(strategy, num_rounds, uplinks, examined, meter)
         for callback in self._callbacks:
             callback.on_round(record)
         if (
@@ -142,6 +142,7 @@ class RoundLoop:
 
     def _record(
         self,
+        strategy: RecStrategy,
         num_rounds: int,
         uplinks: Sequence[Uplink],
         examined: Examined | None,
@@ -165,6 +166,7 @@ class RoundLoop:
             dropped_late=meter.dropped_late,
             privacy=None if privacy is None else privacy.spent(),
             secagg=None if secure is None else secure.costs.take(),
+            poisoning=self._tools.trainer.poisoning(strategy, self.round, uplinks),
         )
 
     def _keep_rounds(self) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from models.rng import Role, derive_rng
 from models.types import Tensors
 from server_app.accountant import check_accountant
 from server_app.callbacks import Callback, MetricsLog, RunInfo, read_metrics
+from server_app.defences.base import Defence
 from server_app.errors import CheckpointError
 from server_app.evaluator import Evaluator
 from server_app.exchange import Courier
@@ -24,6 +25,7 @@ from server_app.gather import MAX_REPLY_BYTES, Gatherer
 from server_app.initial_items import initial_items
 from server_app.item_drift import ItemDrift
 from server_app.nodes import NodeDirectory
+from server_app.poisoning import clean_run, drops, in_total
 from server_app.privacy import privacy_of
 from server_app.ranking import Ranking
 from server_app.results import RunResult, totals_of
@@ -88,6 +90,8 @@ class _Run:
         self.cfg, self.folder, self.start, self.callbacks = cfg, folder, start, callbacks
         self.strategy: RecStrategy = build_strategy(cfg)
         self.strategy.seed = cfg.seed
+        self.strategy.defence = cfg.defence if isinstance(cfg.defence, Defence) else None
+        self.clean = clean_run(cfg)
         self.strategy.workspace = strategy_folder(folder.path)
         self.header = Header(
             start.state.run_id, start.state.incarnation, to_json(cfg), code_fingerprint()
@@ -156,6 +160,10 @@ class _Run:
         sizes = (shared, self.strategy.summed_template(shared))
         limit = max(reply_limit(tensors, self.directory.num_items) for tensors in sizes)
         limit += self._ranks_limit()
+        if self.strategy.defence is not None:
+            # A user's update has at most each tensor, with an index and a weight a row.
+            users = math.ceil(self.cfg.federation.fraction * self.directory.num_users)
+            return limit + users * reply_limit(shared, self.directory.num_items)
         if not self.strategy.needs_individual_updates:
             return limit
         upload = self.strategy.individual_template(shared)
@@ -265,7 +273,14 @@ class _Run:
             popularity=None if popularity is None else popularity.metrics,
             totals=totals_of(self._records(loop)),
             privacy=None if privacy is None else privacy.summary(),
+            poisoning=self._poisoning(loop, ranking),
         )
+
+    def _poisoning(self, loop: RoundLoop, ranking: Ranking) -> dict[str, float]:
+        found = in_total(self._records(loop))
+        if self.clean is None:
+            return found
+        return found | drops(ranking.metrics, self.clean, ranking.counts)
 
 
 def identities(shards: Mapping[str, HelloReply]) -> dict[str, dict[str, str]]:

@@ -15,6 +15,7 @@ from models.types import IntArray, Tensors
 from server_app.errors import RoundError
 from server_app.gather import Ask, Gatherer
 from server_app.nodes import NodeDirectory
+from server_app.poisoning import of_round
 from server_app.privacy import Privacy
 from server_app.sampling import sample_cohort
 from server_app.secagg import SecureSums
@@ -138,7 +139,7 @@ class Trainer:
         if self.privacy is not None:
             self.privacy.attach(strategy, server_round)
         try:
-            strategy.apply(uplinks)
+            strategy.apply(uplinks, server_round)
         except ValueError as error:
             raise RoundError(f"round {server_round}: the server's step: {error}") from error
         for name, tensor in (strategy.shared | strategy.server_state).items():
@@ -156,6 +157,14 @@ class Trainer:
             return sample_cohort(self._cfg.seed, server_round, num_users, fraction)
         self.privacy.begin(server_round, num_users)
         return self.privacy.cohort(server_round, num_users)
+
+    def poisoning(
+        self, strategy: RecStrategy, server_round: int, uplinks: Sequence[Uplink]
+    ) -> dict[str, float] | None:
+        """What the round's record says of malicious updates (``server_app.poisoning``)."""
+        arrived = [self._requests[uplink.shard_key].users for uplink in uplinks]
+        users = np.concatenate([part for part in arrived if part is not None])
+        return of_round(self._cfg, strategy, server_round, users, self._directory.num_users)
 
     def _request(
         self,
@@ -193,8 +202,8 @@ def _problem(
     expected = len(parts[uplink.shard_key])
     if uplink.num_users > expected:  # fewer where some were forgotten meanwhile
         return f"trained {uplink.num_users} users instead of {expected}"
-    if uplink.individual is not None:
-        foreign = np.setdiff1d(uplink.individual.users_U, parts[uplink.shard_key])
+    for single in (uplink.individual, uplink.by_user):
+        foreign = [] if single is None else np.setdiff1d(single.users_U, parts[uplink.shard_key])
         if len(foreign):
             return f"has an update of user {foreign[0]}, who was not asked"
     return None if folded is None else _evaluation_problem(uplink, folded)

@@ -61,6 +61,8 @@ class FCF(BlockOfOne):
         "Implicit least squares: users in closed form, items by the server's Adam"
     )
     dense_updates: ClassVar[bool] = True
+    plain_updates = False
+    """Not: residuals, of which the server makes the gradient."""
     config: FCFConfig
     model: MatrixFactorisation
 

@@ -76,6 +76,11 @@ class FedMF(RecStrategy):
     about: ClassVar[str] = "Plain gradients of the item embeddings up, a private step on the node"
     config: FedMFConfig
 
+    @property
+    def plain_updates(self) -> bool:
+        """Not under encryption."""
+        return self.config.encryption == "none"
+
     # ---- encryption ------------------------------------------------------------------------
     def check(self) -> None:
         """Encryption needs its package and a readable public key."""

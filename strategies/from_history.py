@@ -29,6 +29,8 @@ class Remembering(BlockOfOne):
     """A user is scored by its items; its private state says what the server has of it."""
 
     users_follow_items: ClassVar[bool] = True
+    plain_updates = False
+    """Not: sums of statistics."""
 
     @property
     def clip_problem(self) -> str | None:

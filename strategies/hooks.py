@@ -19,7 +19,9 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from models.types import IndividualUpdates, Tensors, Update
 from strategies import wire
+from strategies.by_user import joined
 from strategies.codec import WireError, from_arrays, to_arrays
+from strategies.defence import Combines, Scene, Verdict
 from strategies.individual import gathered
 from strategies.messages import Downlink, EvaluateReply, EvaluateRequest, Uplink
 
@@ -62,6 +64,10 @@ class FlowerHooks(Strategy):
         self.session: Session | None = None
         self.on_sum: Callable[[Update], Update] | None = None
         """What is done to a round's sum before the server's step: noise."""
+        self.defence: Combines | None = None
+        """How users' updates are combined where nodes send each by itself."""
+        self.verdict: Verdict | None = None
+        """Of the defence, on the last step."""
 
     # supplied by RecStrategy
     needs_individual_updates: ClassVar[bool]
@@ -101,6 +107,9 @@ class FlowerHooks(Strategy):
 
     def collect_train(self, replies: Iterable[Message]) -> tuple[list[Uplink], list[Failure]]:
         """Usable uplinks in order of their shard keys, and what was wrong with the others."""
+        if self.defence is not None:
+            shared = self.shared
+            return _collect(replies, lambda content: wire.decode_uplink(content, {}, None, shared))
         single = self.individual_template(self.shared) if self.needs_individual_updates else None
         summed = self.summed_template(self.shared)
         return _collect(replies, lambda content: wire.decode_uplink(content, summed, single))
@@ -111,10 +120,15 @@ class FlowerHooks(Strategy):
         """Usable evaluation replies in order of their shard keys, and the failures."""
         return _collect(replies, wire.decode_evaluate_reply)
 
-    def apply(self, uplinks: Iterable[Uplink]) -> None:
+    def apply(self, uplinks: Iterable[Uplink], server_round: int = 0) -> None:
         """Make the server's step from the uplinks, added in the given order."""
         shared, state, uplinks = self.shared, self.server_state, list(uplinks)
-        if self.needs_individual_updates:
+        if self.defence is not None:
+            scene = Scene(self, shared, state, server_round)  # type: ignore[arg-type]
+            by_user = joined([u.by_user for u in uplinks if u.by_user is not None])
+            self.verdict = self.defence.combined(by_user, scene)
+            stepped = self.server_update(shared, self.verdict.update, state)
+        elif self.needs_individual_updates:
             parts = [u.individual for u in uplinks if u.individual is not None]
             stepped = self.individual_server_update(shared, gathered(parts), state)
         else:
@@ -130,7 +144,7 @@ class FlowerHooks(Strategy):
         uplinks, _ = self.collect_train(replies)
         if not uplinks:
             return None, None
-        self.apply(uplinks)
+        self.apply(uplinks, server_round)
         users = sum(uplink.num_users for uplink in uplinks)
         means = train_means(uplinks)
         return to_arrays(self.shared), MetricRecord({"num-users": users, **means})

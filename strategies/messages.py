@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from models.types import IndividualUpdates, IntArray, Tensors, Update, UserRanks
+from strategies.by_user import UserUpdates
 
 HELLO, ITEM_COUNTS, REFUSED = "query.hello", "query.item_counts", "query.refused"
 """Flower message types beside train and evaluate."""
@@ -103,6 +104,8 @@ class Uplink:
     """Wall time of the node's training."""
     individual: IndividualUpdates | None = None
     """Each user's upload, for strategies that need it; ``update`` then has no tensors."""
+    by_user: UserUpdates | None = None
+    """Each user's update, for a server with a defence; ``update`` then has no tensors."""
     evaluation: EvaluateReply | None = None
     """The ranking that the request asked for beside training."""
 

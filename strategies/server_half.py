@@ -25,6 +25,14 @@ class ServerHalf:
         """Whether the server's mean is one of weights by ``Update.weight``, as stock Flower's."""
         return self.update_kind == "delta" and not self.needs_individual_updates
 
+    @property
+    def plain_updates(self) -> bool:
+        """Whether users' updates are gradients or movements of the shared parameters, in the clear.
+
+        Such are what attacks change and defences compare.
+        """
+        return not self.needs_individual_updates
+
     needs_individual_updates: ClassVar[bool] = False
     """The server must see each user's update, not only their sum."""
     personal_evaluation: ClassVar[bool] = False

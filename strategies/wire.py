@@ -12,6 +12,7 @@ from typing import Literal
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from models.types import IntArray, Tensors, Update
+from strategies.by_user_records import decode_user_updates, encode_user_updates
 from strategies.codec import (
     WireError,
     from_arrays,
@@ -234,15 +235,21 @@ def encode_uplink(uplink: Uplink, tables: Iterable[str]) -> RecordDict:
         records[ROW_WEIGHTS] = to_arrays(uplink.update.row_weights)
     if uplink.individual is not None:
         records |= encode_individual(uplink.individual)
+    if uplink.by_user is not None:
+        records |= encode_user_updates(uplink.by_user)
     return RecordDict(dict(records))
 
 
 def decode_uplink(
-    content: RecordDict, template: Tensors, individual: Tensors | None = None
+    content: RecordDict,
+    template: Tensors,
+    individual: Tensors | None = None,
+    by_user: Tensors | None = None,
 ) -> Uplink:
     """Read and check a training reply against the shapes of a sum of updates.
 
-    ``individual``: shapes of one user's upload, where each user's is to be there.
+    ``individual``: shapes of one user's upload, where each user's is to be there; ``by_user``:
+    shapes of the shared parameters, where each user's update is.
 
     Raises:
         WireError: for anything missing, misshapen, not finite, or a weight that is not positive.
@@ -261,6 +268,9 @@ def decode_uplink(
     single = None if individual is None else decode_individual(content, individual)
     if single is not None and len(single) != num_users:
         raise WireError(f"{len(single)} individual updates of {num_users} users")
+    own = None if by_user is None else decode_user_updates(content, by_user)
+    if own is not None and len(own) != num_users:
+        raise WireError(f"{len(own)} updates of single users, of {num_users} users")
     return Uplink(
         shard_key=get(config, "shard-key", str),
         round=get(config, "round", int),
@@ -273,6 +283,7 @@ def decode_uplink(
         metrics=prefixed(metrics, SUM),
         seconds=seconds_of(metrics),
         individual=single,
+        by_user=own,
         evaluation=_evaluation_of(content),
     )
 

@@ -1,0 +1,1 @@
+"""Attacks of malicious users in a simulation, one file each; ``docs/poisoning.md``."""

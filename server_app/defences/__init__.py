@@ -1,0 +1,1 @@
+"""Rules by which a server combines updates that may be poisoned, one file each."""
