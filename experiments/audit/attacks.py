@@ -147,12 +147,13 @@ def _units(rows_RX: Floats) -> Floats:
 
 
 def _nonzero(rows_IX: Floats) -> Bools:
-    found: Bools = rows_IX.any(axis=1)
+    found: Bools = np.any(rows_IX != 0, axis=1)
     return found
 
 
 def _present(tables: dict[str, Floats]) -> Bools:
-    return np.logical_or.reduce([_nonzero(t) for t in _tables(tables)])
+    found: Bools = np.any([_nonzero(t) for t in _tables(tables)], axis=0)
+    return found
 
 
 def _tables(tables: dict[str, Floats]) -> list[Floats]:

@@ -100,7 +100,10 @@ class Imia:
         optimiser = torch.optim.Adam([*copy.values(), *user.values()], lr=self.lr)
         items_S, labels_S = torch.from_numpy(items), torch.from_numpy(labels)
         for _ in range(self.epochs):
-            optimiser.zero_grad()
-            self.loss.of_user(self.model.logits(copy, user, items_S), labels_S).backward()
+            loss = self.loss.of_user(self.model.logits(copy, user, items_S), labels_S)
+            parameters = [*copy.values(), *user.values()]
+            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient
             optimiser.step()
         return {n: t.detach() - shared[n] for n, t in copy.items()}
