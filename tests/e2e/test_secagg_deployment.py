@@ -136,7 +136,7 @@ def survivors(site: Site, name: str) -> list[int]:
 def test_masked_sums_of_real_nodes(site: Site) -> None:
     done = site.run(site.new("whole", "privacy=secagg"))
     assert done.returncode == 0, done.stderr
-    assert "secure aggregation: 3 sums, 0 nodes dropped out" in done.stdout
+    assert "secure aggregation: 3 sums, 0 drop-outs" in done.stdout
     assert survivors(site, "whole") == [NODES] * 3
     assert_as_without_masks(site, "whole", SETTINGS)
 
