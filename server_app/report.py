@@ -91,8 +91,7 @@ def secagg_line(result: RunResult) -> str:
     sent = totals["secagg_bytes_up"] + totals["secagg_bytes_down"]
     return (
         f"secure aggregation: {totals['secagg_sums']:.0f} sums, {totals['secagg_dropped']:.0f} "
-        f"nodes dropped out of one, {totals['secagg_seconds']:.1f} s and {sent / 1e6:.1f} MB of "
-        "extra exchanges"
+        f"drop-outs, {totals['secagg_seconds']:.1f} s and {sent / 1e6:.1f} MB of extra exchanges"
     )
 
 

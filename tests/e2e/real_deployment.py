@@ -25,11 +25,17 @@ class Site:
     """One deployment and the runs on it, in a folder of a test."""
 
     def __init__(
-        self, place: Path, environment: dict[str, str], settings: Sequence[str], nodes: int
+        self,
+        place: Path,
+        environment: dict[str, str],
+        settings: Sequence[str],
+        nodes: int,
+        users: int | None = None,
     ) -> None:
+        """``users``: of the data set; None counts those of ``ratings.csv``."""
         self.place, self.environment, self.settings = place, environment, list(settings)
         cfg = compose(absolute_overrides(self.settings, place))
-        users = sum(1 for _ in {line.split(",")[0] for line in _lines(place)})
+        users = users or len({line.split(",")[0] for line in _lines(place)})
         distribute(cfg, place / "deployment" / PREPARED, even_sizes(users, nodes))
         self.deployment = Deployment(place / "deployment")
 

@@ -9,8 +9,11 @@ differ by the rounding of float32 sums, which is far less than what changes a ra
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
+import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -23,22 +26,30 @@ from secagg_replay import replay
 
 from conf.compose import compose
 from conf.overrides import absolute_overrides
+from server_app import deployment
 from server_app.results import load_result
 from server_app.secagg_journal import Journal
 
 pytestmark = pytest.mark.e2e
 
-NODES, ROUNDS = 4, 3
+NODES = 4
+COMMON = [
+    "federation.rounds=2",
+    "evaluation.every=2",
+    # A sum is four exchanges of seconds each: counts and ranking by popularity are two more.
+    "evaluation.item_statistics=false",
+]
 SETTINGS = [
     "dataset=file",
     "dataset.path=ratings.csv",
     "model.factors=4",
     "protocol.num_candidates=20",
-    f"federation.rounds={ROUNDS}",
     "federation.fraction=1.0",
-    "evaluation.every=3",
+    *COMMON,
 ]
-TOLERANT = ["privacy=secagg", "federation.min_share=0.5", "federation.deadline_s=20"]
+TOLERANT = ["privacy=secagg", "federation.min_share=0.5"]
+SOON = "federation.deadline_s=30"
+WAIT_S = 1500.0
 
 
 @pytest.fixture(scope="module")
@@ -52,24 +63,44 @@ def site(place: Path, environment: dict[str, str], fedrecgel: Command) -> Iterat
         found.deployment.stop()
 
 
-def has_given_shares(node: Path, what: str) -> bool:
-    """Whether a node's sealed shares of a sum went out: next comes its upload."""
+def sessions(node: Path, what: str) -> list[dict[str, object]]:
+    """A node's sessions of a sum, oldest first."""
     path = node / "store.sqlite"
     if not path.exists():
-        return False
-    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as db:
+        return []
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
         try:
-            rows = db.execute("SELECT content FROM masking WHERE what=?", (what,)).fetchall()
+            query = "SELECT content FROM masking WHERE what=? ORDER BY id"
+            return [json.loads(content) for (content,) in db.execute(query, (what,))]
         except sqlite3.OperationalError:  # the table is not there yet, or the file is busy
-            return False
-    return any(json.loads(content)["sent"] for (content,) in rows)
+            return []
+
+
+def kill_after_shares(
+    site: Site, running: subprocess.Popen[str], victims: tuple[int, ...], before: int
+) -> str:
+    """Kill nodes when the first one's sealed shares of round 2 went out; returns the output.
+
+    What comes next of them is their upload. ``before``: its sessions of that round in older runs.
+    """
+    first = site.deployment.node_folders[victims[0]]
+
+    def shared() -> bool:
+        found = sessions(first, "train/2")[before:]
+        return running.poll() is not None or any(session["sent"] for session in found)
+
+    until(shared, seconds=WAIT_S, pause=0.01)
+    for victim in victims:
+        site.kill_node(victim)
+    output, _ = running.communicate(timeout=WAIT_S)
+    return output
 
 
 def assert_as_without_masks(site: Site, name: str, settings: list[str]) -> None:
     """Figures and parameters of a run without masks over the nodes of each sum."""
     folder = site.place / "runs" / name
     shards = [json.loads((n / "shard.json").read_text()) for n in site.deployment.node_folders]
-    keys = [str(shard.get("key") or shard.get("shard_key")) for shard in shards]
+    keys = [str(shard["shard_key"]) for shard in shards]
     plain = absolute_overrides(
         [
             *settings,
@@ -85,7 +116,6 @@ def assert_as_without_masks(site: Site, name: str, settings: list[str]) -> None:
     assert found.metrics.keys() == expected.metrics.keys()
     for metric, value in expected.metrics.items():
         assert found.metrics[metric] == pytest.approx(value, rel=0, abs=2.0**-33), metric
-    assert found.popularity == pytest.approx(expected.popularity, rel=0, abs=2.0**-33)
     ours, theirs = (tensors(f, found.rounds) for f in (folder, site.place / "plain" / name))
     for tensor, value in theirs.items():
         apart = np.linalg.norm(ours[tensor] - value)
@@ -96,42 +126,66 @@ def tensors(run: Path, last: int) -> dict[str, np.ndarray]:  # type: ignore[type
     return load_file(run / "checkpoint" / f"round-{last:09d}" / "tensors.safetensors")
 
 
+def survivors(site: Site, name: str) -> list[int]:
+    """How many nodes each of the three sums is over."""
+    journal = Journal(site.place / "runs" / name)
+    sums = ("train/1", "train/2", "evaluate/model/2")
+    return [len(journal.survivors(what) or ()) for what in sums]
+
+
 def test_masked_sums_of_real_nodes(site: Site) -> None:
     done = site.run(site.new("whole", "privacy=secagg"))
     assert done.returncode == 0, done.stderr
-    assert "secure aggregation: 6 sums, 0 nodes dropped out" in done.stdout
-    journal = Journal(site.place / "runs" / "whole")
-    assert all(len(journal.survivors(f"train/{r}") or ()) == NODES for r in (1, 2, 3))
+    assert "secure aggregation: 3 sums, 0 drop-outs" in done.stdout
+    assert survivors(site, "whole") == [NODES] * 3
     assert_as_without_masks(site, "whole", SETTINGS)
 
 
 @pytest.mark.faults
 def test_a_node_is_killed_between_its_shares_and_its_upload(site: Site) -> None:
-    running = site.start(site.new("killed", *TOLERANT))
-    victim = site.deployment.node_folders[1]
-    until(lambda: has_given_shares(victim, "train/2"), pause=0.01)
-    site.kill_node(1)
-    output, _ = running.communicate(timeout=400)
-    assert running.returncode == 0, output
-    journal = Journal(site.place / "runs" / "killed")
-    there = [len(journal.survivors(f"train/{r}") or ()) for r in (1, 2, 3)]
-    assert there[0] == NODES
-    assert there[1:] in ([NODES - 1, NODES - 1], [NODES, NODES - 1])
-    assert_as_without_masks(site, "killed", SETTINGS)
+    before = len(sessions(site.deployment.node_folders[1], "train/2"))
+    running = site.start(site.new("killed", *TOLERANT, SOON))
+    output = kill_after_shares(site, running, (1,), before)
     site.restart_node(1)
+    assert running.returncode == 0, output
+    # Its upload may just have gone out; from the next sum on it is missed.
+    assert survivors(site, "killed") in ([4, 3, 3], [4, 4, 3])
+    assert_as_without_masks(site, "killed", SETTINGS)
 
 
 @pytest.mark.faults
 def test_below_the_threshold_the_run_ends_with_one_line(site: Site) -> None:
-    """Three of four are needed."""
-    running = site.start(site.new("few", *TOLERANT))
-    victims = (1, 2)
-    until(lambda: has_given_shares(site.deployment.node_folders[1], "train/2"), pause=0.01)
-    for victim in victims:
-        site.kill_node(victim)
-    output, _ = running.communicate(timeout=400)
-    assert running.returncode == 1, output
-    assert "secure aggregation: " in output
-    assert "are needed" in output
-    for victim in victims:
+    """Three of four are needed, whatever the policy on missing users allows."""
+    before = len(sessions(site.deployment.node_folders[2], "train/2"))
+    running = site.start(site.new("few", *TOLERANT, SOON))
+    output = kill_after_shares(site, running, (2, 3), before)
+    for victim in (2, 3):
         site.restart_node(victim)
+    assert running.returncode == 1, output
+    assert re.search(r"secure aggregation: .*(3 are needed|shares of 2 nodes are here)", output)
+
+
+@pytest.mark.slow
+@pytest.mark.faults
+def test_twenty_nodes_of_which_two_are_killed(
+    tmp_path: Path,
+    environment: dict[str, str],
+    fedrecgel: Command,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """MovieLens-100K; 14 of 20 nodes are needed."""
+    monkeypatch.setattr(deployment, "NODE_TIMEOUT_S", WAIT_S)
+    settings = ["dataset=ml_100k", *COMMON]
+    site = Site(tmp_path, environment, settings, 20, users=943)
+    patient = ["federation.deadline_s=300", "federation.register_timeout_s=900"]
+    try:
+        site.deployment.start()
+        running = site.start(site.new("twenty", *TOLERANT, *patient))
+        output = kill_after_shares(site, running, (3, 11), before=0)
+    finally:
+        site.deployment.stop()
+    assert running.returncode == 0, output
+    first, second, last = survivors(site, "twenty")
+    assert (first, last) == (20, 18)
+    assert 18 <= second <= 20
+    assert_as_without_masks(site, "twenty", settings)
