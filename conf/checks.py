@@ -46,8 +46,8 @@ def check(config: Config) -> None:
         raise ConfigError(
             f"strategy={config.strategy_name} with model={config.model_name}: {error}"
         ) from None
-    if (problem := clip_problem(config, strategy)) is not None:
-        raise ConfigError(problem)
+    if (why := clip_problem(config, strategy)) is not None:
+        raise ConfigError(why)
     if (rounds := config.federation.rounds) < strategy.period:
         raise ConfigError(
             f"strategy={config.strategy_name} changes its parameters every {strategy.period} "
