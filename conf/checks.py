@@ -48,9 +48,9 @@ def check(config: Config) -> None:
         raise ConfigError(
             f"strategy={config.strategy_name} with model={config.model_name}: {error}"
         ) from None
-    problems = [clip_problem(config, strategy), *poisoning_problems(config, strategy)]
-    for problem in filter(None, problems):
-        raise ConfigError(problem)
+    whys = [clip_problem(config, strategy), *poisoning_problems(config, strategy)]
+    for why in filter(None, whys):
+        raise ConfigError(why)
     if (rounds := config.federation.rounds) < strategy.period:
         raise ConfigError(
             f"strategy={config.strategy_name} changes its parameters every {strategy.period} "
