@@ -7,7 +7,7 @@ WORKERS ?= 2
 
 .PHONY: run test e2e test-slow test-browser lint bench results setup clean \
   paper-filmtrust paper-lastfm-2k paper-lastfm-2k-listening paper-amazon-video paper-qb-article \
-  paper-qb-article-subset ablation rho does-sam-help
+  paper-qb-article-subset ablation rho does-sam-help poisoning
 
 run: $(READY)  ## Train FedRecGEL on MovieLens-100K with Flower and print the results
 	$(BIN)/fedrecgel run $(ARGS)
@@ -93,6 +93,10 @@ rho: $(READY)  ## The radii over the paper's range, on FilmTrust
 
 does-sam-help: $(READY)  ## Radii that each chose their learning rate, MovieLens-100K
 	$(call experiment,does_sam_help,,--tune strategy.server_lr --tune-seeds $(TUNING_SEEDS))
+
+poisoning: $(READY)  ## Attacks of malicious users and defences against them, MovieLens-100K
+	$(BIN)/fedrecgel sweep poisoning --name poisoning --runs runs $(ARGS)
+	$(BIN)/python -m experiments.poisoning runs/poisoning
 
 setup: $(READY)  ## The virtual environment alone
 
