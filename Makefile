@@ -7,7 +7,8 @@ WORKERS ?= 2
 
 .PHONY: run test e2e test-slow test-browser lint bench results setup clean \
   paper-filmtrust paper-lastfm-2k paper-lastfm-2k-listening paper-amazon-video paper-qb-article \
-  paper-qb-article-subset ablation rho does-sam-help does-sam-help-filmtrust privacy-accuracy
+  paper-qb-article-subset ablation rho does-sam-help does-sam-help-filmtrust privacy-accuracy \
+  poisoning
 
 run: $(READY)  ## Train FedRecGEL on MovieLens-100K with Flower and print the results
 	$(BIN)/fedrecgel run $(ARGS)
@@ -98,6 +99,10 @@ does-sam-help-filmtrust: $(READY)  ## … FilmTrust
 privacy-accuracy: $(READY)  ## Figures against ε, FedRecGEL and FedNCF, MovieLens-1M (docs/dp.md)
 	$(call data,ML_1M)
 	$(call experiment,privacy_accuracy,dataset.path="$(ML_1M)")
+
+poisoning: $(READY)  ## Attacks of malicious users and defences against them, MovieLens-100K
+	$(BIN)/fedrecgel sweep poisoning --name poisoning --runs runs $(ARGS)
+	$(BIN)/python -m experiments.poisoning runs/poisoning
 
 setup: $(READY)  ## The virtual environment alone
 

@@ -61,7 +61,7 @@ class Trained:
     individual: IndividualUpdates | None = None
     """Each user's upload, by ascending user, where the strategy needs it."""
     by_user: UserUpdates | None = None
-    """Each user's update, by ascending user, where the server defends itself; then there is no sum."""
+    """Each user's update, by ascending user, for a server that defends itself; then no sum."""
 
 
 def train_users(

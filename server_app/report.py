@@ -10,6 +10,7 @@ from rich.console import Group
 
 from server_app.callbacks import epsilon_text
 from server_app.meter import PARTS
+from server_app.poisoning import EXPOSURE_RATIO
 from server_app.ranking import COVERAGE, POPULARITY_SHARE, TOP_SHARE
 from server_app.results import RunResult, load_result
 from server_app.tables import FittedTable, Row
@@ -61,6 +62,7 @@ def result_table(result: RunResult) -> FittedTable:
             *([[timing]] if (timing := time_line(result)) else []),
             *privacy_notes(result.privacy),
             *([[secure]] if (secure := secagg_line(result)) else []),
+            *([found] if (found := poisoning_notes(result)) else []),
         ],
     )
 
@@ -71,6 +73,21 @@ def privacy_notes(privacy: Mapping[str, object] | None) -> list[list[str]]:
         return []
     of_whom = "of a user in all rounds" if privacy["mechanism"] == "ldp" else "of the run"
     return [[f"{epsilon} {of_whom}", f"neighbours: {privacy['adjacency']}", str(privacy["covers"])]]
+
+
+def poisoning_notes(result: RunResult) -> list[str]:
+    """What a run with an attack or a defence adds, in per cent; empty for another."""
+    notes, found = [], result.poisoning
+    if (ratio := result.metrics.get(EXPOSURE_RATIO.format(10))) is not None:
+        notes.append(f"ER@10 of the targets {100 * ratio:.2f}")
+    if "malicious" in found:
+        notes.append(f"{found['malicious']:.0f} malicious updates")
+    if "flagged" in found:
+        notes.append(f"{found['flagged']:.0f} updates left out or cut")
+    notes += [f"{n} {100 * found[n]:.1f}" for n in ("precision", "recall") if n in found]
+    lost = {f"drop/{name}": label for name, label in SHOWN.items()}
+    notes += [f"{label} lost {100 * found[n]:.2f}" for n, label in lost.items() if n in found]
+    return notes
 
 
 def time_line(result: RunResult) -> str:

@@ -203,7 +203,9 @@ def _problem(
     if uplink.num_users > expected:  # fewer where some were forgotten meanwhile
         return f"trained {uplink.num_users} users instead of {expected}"
     for single in (uplink.individual, uplink.by_user):
-        foreign = [] if single is None else np.setdiff1d(single.users_U, parts[uplink.shard_key])
+        if single is None:
+            continue
+        foreign = np.setdiff1d(single.users_U, parts[uplink.shard_key])
         if len(foreign):
             return f"has an update of user {foreign[0]}, who was not asked"
     return None if folded is None else _evaluation_problem(uplink, folded)

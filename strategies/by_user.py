@@ -28,7 +28,7 @@ class TableRows:
     weights_R: Tensor | None = None
 
     @property
-    def users_R(self) -> Tensor:
+    def row_users(self) -> Tensor:
         """Each row's user, counted from 0."""
         return torch.from_numpy(np.repeat(np.arange(len(self.lengths_U)), self.lengths_U))
 

@@ -1,4 +1,4 @@
-"""What a server that defends itself makes of users' updates; the rules are ``server_app.defences``."""
+"""What a server that defends itself makes of users' updates; rules: ``server_app.defences``."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class AHum(Attack):
 
     def _loss(self, scene: Round, shared: Tensors, private: Tensors, label: float) -> Tensor:
         """Cross-entropy of the targets, summed."""
-        items_T = torch.from_numpy(scene.targets_T)
+        items_T = torch.from_numpy(scene.target_rows)
         logits_T = scene.strategy.model.logits(shared, private, items_T)
         labels_T = torch.full_like(logits_T, label)
         return functional.binary_cross_entropy_with_logits(logits_T, labels_T, reduction="sum")

@@ -141,13 +141,13 @@ class Round:
             return found
 
     @property
-    def malicious_U(self) -> IntArray:
+    def malicious_users(self) -> IntArray:
         """Global indices of all malicious users."""
         seed, num_users = self.cfg.seed, self.dataset.num_users
         return self.once("malicious", lambda: self.cfg.attack.malicious(seed, num_users))
 
     @property
-    def targets_T(self) -> IntArray:
+    def target_rows(self) -> IntArray:
         """Item indices of the targets."""
         attack = self.cfg.attack
         assert isinstance(attack, Attack)
@@ -155,7 +155,7 @@ class Round:
 
     def items_of(self, user: int) -> IntArray:
         """Distinct training items of a malicious user: colluding attackers know these."""
-        if user not in self.malicious_U:
+        if user not in self.malicious_users:
             raise ValueError(f"user {user} is honest: attackers do not know its items")
         return np.unique(self.dataset.train_of(user))
 
@@ -182,15 +182,14 @@ class Round:
         Where rows are weighted, a row that the honest update has not touched gets the mean of
         the weights of those it has.
         """
-        rows = honest.row_weights and {
-            n: _weights(t, gradient[n]) for n, t in honest.row_weights.items()
-        }
+        weighted = honest.row_weights or {}
+        rows = {n: _weights(t, gradient[n]) for n, t in weighted.items()}
         tensors = dict(honest.tensors)
         for name, tensor in gradient.items():
             like = honest.tensors[name]
-            factor = honest.weight if name not in (rows or {}) else _wide(rows[name], tensor)
+            factor = _wide(rows[name], tensor).to(like) if name in rows else honest.weight
             tensors[name] = (self._sign * tensor.to(like) * factor).to(like.dtype)
-        return Update(tensors, honest.weight, rows)
+        return Update(tensors, honest.weight, rows or None)
 
     @property
     def _sign(self) -> float:
@@ -224,6 +223,6 @@ class AttackStep:
 
     def __call__(self, update: Update, user: int, round_: int) -> Update:
         """The honest update, or what the attack makes of it."""
-        if not self.attack.sends(round_) or user not in self.scene.malicious_U:
+        if not self.attack.sends(round_) or user not in self.scene.malicious_users:
             return update
         return self.attack.poisoned(update, user, self.scene)

@@ -76,10 +76,10 @@ class FedRecAttack(Attack):
         """One for the rows that are sent: the targets, and others drawn in proportion to length."""
         lengths_I = torch.stack([_lengths(t).square() for t in tables.values()]).sum(0).sqrt()
         chances = lengths_I.double().numpy().copy()
-        chances[scene.targets_T] = 0
-        room = min(max(0, self.rows - len(scene.targets_T)), int((chances > 0).sum()))
+        chances[scene.target_rows] = 0
+        room = min(max(0, self.rows - len(scene.target_rows)), int((chances > 0).sum()))
         kept_I = torch.zeros(len(chances))
-        kept_I[torch.from_numpy(scene.targets_T[: self.rows])] = 1
+        kept_I[torch.from_numpy(scene.target_rows[: self.rows])] = 1
         if room:
             shares = chances / chances.sum()
             drawn = scene.rng(user).choice(len(chances), size=room, replace=False, p=shares)
@@ -109,7 +109,7 @@ class FedRecAttack(Attack):
 
 def wanted_in_list(scene: Round, leaves: Tensors, private: Tensors, items: IntArray) -> Tensor:
     """The loss of a user with these public items, summed over the targets."""
-    model, targets_T = scene.strategy.model, torch.from_numpy(scene.targets_T)
+    model, targets_T = scene.strategy.model, torch.from_numpy(scene.target_rows)
     block = {n: t[None] for n, t in private.items()}
     scores_I = model.scores(scene.shared, block, None)[0].clone()
     scores_I[torch.from_numpy(items)] = -torch.inf
@@ -120,7 +120,9 @@ def wanted_in_list(scene: Round, leaves: Tensors, private: Tensors, items: IntAr
     tenth = scores_I.topk(count).indices[-1:]
     logits = model.logits(leaves, private, torch.cat([tenth, targets_T]))
     behind_T = logits[0] - logits[1:]
-    return torch.where(behind_T >= 0, behind_T, behind_T.clamp(max=0).expm1()).sum()
+    losses_T = torch.where(behind_T >= 0, behind_T, behind_T.clamp(max=0).expm1())
+    total: Tensor = losses_T.sum()
+    return total
 
 
 def _profiles(scene: Round, public: float, count: int) -> list[IntArray]:

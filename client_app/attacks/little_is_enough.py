@@ -68,7 +68,7 @@ def hidden_step(gradients: list[Tensors], deviations: float) -> Tensors:
 
 def _chosen(scene: Round, count: int) -> IntArray:
     """Colluders of a round: some of the malicious users, drawn anew."""
-    users_U = scene.malicious_U
+    users_U = scene.malicious_users
     if len(users_U) <= count:
         return users_U
     return scene.rng().choice(users_U, size=count, replace=False)

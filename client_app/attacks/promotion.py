@@ -35,13 +35,13 @@ class Promotion(Attack):
 
     def poisoned(self, honest: Update, user: int, scene: Round) -> Update:
         """The update of the profile, ``boost`` times."""
-        targets_T, share = scene.targets_T, self.share
+        targets_T, share = scene.target_rows, self.share
         update = scene.again(user, lambda samples: profile(samples, targets_T, share))
         return replace(update, tensors={n: self.boost * t for n, t in update.tensors.items()})
 
 
 def profile(samples: Samples, targets_T: IntArray, share: float) -> Samples:
-    """The samples with the first ``share`` of the positives, which come in random order, as targets.
+    """The samples with the first ``share`` of the positives, in random order, as targets.
 
     A negative that is a target becomes one of the other items of the profile's first positive:
     nobody trains on a target as both.

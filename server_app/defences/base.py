@@ -109,7 +109,7 @@ def _table_gram(table: TableRows, updates: UserUpdates, num_items: int) -> Tenso
     for start in range(0, num_items, step):
         inside_R = (table.rows_R >= start) & (table.rows_R < start + step)
         dense = values_RX.new_zeros(count, step, values_RX.shape[1])
-        dense[table.users_R[inside_R], table.rows_R[inside_R] - start] = values_RX[inside_R]
+        dense[table.row_users[inside_R], table.rows_R[inside_R] - start] = values_RX[inside_R]
         flat_UX = dense.reshape(count, -1)
         total_UU += flat_UX @ flat_UX.T
     return total_UU
@@ -123,7 +123,7 @@ def norms(updates: UserUpdates) -> npt.NDArray[np.float64]:
         squares_U += flat_UX.square().sum(1)
     for table in updates.tables.values():
         flat_RX = _means(table, updates).reshape(len(table.rows_R), -1)
-        squares_U.index_add_(0, table.users_R, flat_RX.square().sum(1))
+        squares_U.index_add_(0, table.row_users, flat_RX.square().sum(1))
     found: npt.NDArray[np.float64] = squares_U.sqrt().numpy()
     return found
 
@@ -136,7 +136,7 @@ def _means(table: TableRows, updates: UserUpdates) -> Tensor:
 
 def _weights(table: TableRows, updates: UserUpdates) -> Tensor:
     own_R = table.weights_R
-    return updates.weights_U[table.users_R] if own_R is None else own_R.double()
+    return updates.weights_U[table.row_users] if own_R is None else own_R.double()
 
 
 def _wide(weights_R: Tensor, values_RX: Tensor) -> Tensor:

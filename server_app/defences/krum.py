@@ -46,7 +46,7 @@ class Krum(Expecting):
 
 
 def krum_scores(gram_UU: npt.NDArray[np.float64], expected: int) -> npt.NDArray[np.float64]:
-    """Scores (U,) from inner products, with ``expected`` malicious updates; one neighbour at least."""
+    """Scores (U,) from inner products, with ``expected`` malicious updates."""
     squares_U = np.diag(gram_UU)
     distances_UU = np.maximum(squares_U[:, None] + squares_U - 2 * gram_UU, 0)
     np.fill_diagonal(distances_UU, np.inf)
