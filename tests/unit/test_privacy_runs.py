@@ -183,10 +183,8 @@ def test_more_rounds_do_not_exceed_the_budget(tmp_path: Path) -> None:
 
 
 def test_a_run_ends_before_its_budget_is_exceeded(tmp_path: Path) -> None:
-    cfg = config(
-        tmp_path, *DP, "privacy.dp.noise_multiplier=2", "privacy.dp.epsilon=5", *SIX_ROUNDS
-    )
-    result = run(cfg)
+    budget = ["privacy.dp.noise_multiplier=1", "privacy.dp.epsilon=4"]
+    result = run(config(tmp_path, *DP, *budget, *SIX_ROUNDS))
     assert result.privacy is not None
 
     def spent(steps: int) -> float:
