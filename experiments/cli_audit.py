@@ -19,13 +19,18 @@ if TYPE_CHECKING:
     from server_app.cli_finished import FinishedRun
 
 FILE = "audit.json"
+SIZES = (1, 2, 5, 10, 50)
 
 
 def audit(
     run: Annotated[str, typer.Option("--run", help="A completed run: its name, or its folder.")],
     users_per_sum: Annotated[
-        str, typer.Option(help="Users whose updates are summed in an upload.")
-    ] = "1,2,5,10,50",
+        str | None,
+        typer.Option(
+            help="Users whose updates are summed in an upload; 1,2,5,10,50 of which there are "
+            "as many."
+        ),
+    ] = None,
     attacks: Annotated[str, typer.Option(help="Which attacks, by comma; all of them.")] = "all",
     uploads: Annotated[int, typer.Option(min=1, help="Uploads of each size, at most.")] = 20,
     attributes: Annotated[
@@ -44,9 +49,12 @@ def audit(
     quiet_flower()
     from experiments.audit.sources import opened
 
-    sizes, names = _sizes(users_per_sum), _names(attacks)
+    names = _names(attacks)
+    asked = None if users_per_sum is None else _sizes(users_per_sum)
     with node_errors():
         finished = opened(run_folder(run, output))
+        most = finished.dataset.num_users
+        sizes = [size for size in SIZES if size <= most] if asked is None else asked
         found = _measured(finished, sizes, names, uploads, seed)
         inferred = [] if attributes is None else _attributes(finished, attributes, seed)
     _save(finished, found, inferred, seed)

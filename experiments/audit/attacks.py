@@ -103,6 +103,8 @@ def consensus_line(rows_IX: Floats) -> tuple[Floats, Bools]:
 
 
 def _split(rows_IX: Floats, line_X: Floats, used_I: Bools, facts: Facts) -> Guess:
+    if facts.closed_form and not facts.dense:
+        raise NotApplicableError("only a user's own items have rows, which presence names")
     along_I, touched_I = np.where(used_I, rows_IX @ line_X, 0.0), _nonzero(rows_IX)
     if facts.closed_form and facts.dense:
         # No negatives were drawn: the rows of a user's items are the long ones.

@@ -22,7 +22,7 @@ from models.types import IntArray, SumOfUpdates, Tensors
 from server_app.cli_finished import FinishedRun
 from server_app.run_folder import read_config
 from server_app.uplink_record import SeenUpload, load_round, recorded_rounds
-from strategies.from_history import Remembering
+from strategies.from_history import BlockOfOne, Remembering
 
 GROUPS = 0
 """Index of the audit's stream that draws groups of users."""
@@ -93,7 +93,7 @@ def facts_of(run: FinishedRun) -> Facts:
         negatives=strategy.config.num_negatives,
         moves=strategy.update_kind == "delta" or strategy.needs_individual_updates,
         dense=strategy.dense_updates,
-        closed_form=strategy.users_follow_items or isinstance(strategy, Remembering),
+        closed_form=isinstance(strategy, BlockOfOne),
         items_per_user=float(run.dataset.history(everybody).lengths_U.mean()),
     )
 

@@ -98,6 +98,13 @@ def test_residual_finds_the_items_of_a_least_squares_user() -> None:
         ATTACKS["residual"](seen, FACTS)
 
 
+@pytest.mark.parametrize("name", ["direction", "consensus"])
+def test_there_is_no_side_where_only_own_items_have_rows(name: str) -> None:
+    own = Facts(num_items=ITEMS, negatives=4, closed_form=True, items_per_user=10.0)
+    with pytest.raises(NotApplicableError, match="which presence names"):
+        ATTACKS[name](upload(gradient()), own)
+
+
 @pytest.mark.parametrize("name", list(ATTACKS))
 def test_an_upload_without_rows_of_items_cannot_be_attacked(name: str) -> None:
     seen = Upload({"bias": torch.ones(3)}, 1, 1, {"bias": torch.ones(3)})
