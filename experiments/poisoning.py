@@ -71,7 +71,7 @@ def _group(config: Config) -> tuple[object, ...]:
     return (config.dataset, config.strategy_name, config.model, rounds, config.seed, fraction)
 
 
-def _row(pair: Pair, runs: list[_Run], clean: Mapping[object, RunResult]) -> list[str]:
+def _row(pair: Pair, runs: list[_Run], clean: Mapping[tuple[object, ...], RunResult]) -> list[str]:
     def mean(name: str) -> str:
         return _per_cent([run.result.metrics.get(name) for run in runs])
 

@@ -135,7 +135,8 @@ def _profiles(scene: Round, public: float, count: int) -> list[IntArray]:
 
 
 def _lengths(table: Tensor) -> Tensor:
-    return table.reshape(len(table), -1).norm(dim=1)
+    lengths_I: Tensor = table.reshape(len(table), -1).norm(dim=1)
+    return lengths_I
 
 
 def _wide(factors_I: Tensor, table: Tensor) -> Tensor:
