@@ -93,7 +93,9 @@ def train_users(
         raise ValueError("there is no user to train")
     users = users[np.lexsort((users, _sizes(users, dataset)))]
     update_block, block_users = _engine(strategy, cfg)
-    pseudo = pseudo_items_of(cfg, state.store.path, strategy.config.num_negatives)
+    pseudo = None
+    if cfg.privacy.pseudo_items is not None:
+        pseudo = pseudo_items_of(cfg, state.store.path, strategy.config.num_negatives)
     device = device_of(cfg.engine.device)
     opened = strategy.opened(shared)
     rows_UP = state.rows(users, base_round, Known(opened, dataset.history))

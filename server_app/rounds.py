@@ -166,7 +166,7 @@ class RoundLoop:
             dropped_late=meter.dropped_late,
             privacy=None if privacy is None else privacy.spent(),
             secagg=None if secure is None else secure.costs.take(),
-            poisoning=self._tools.trainer.poisoning(strategy, self.round, uplinks),
+            poisoning=self._tools.trainer.poisoning(strategy, self.round),
         )
 
     def _keep_rounds(self) -> tuple[int, ...]:

@@ -58,6 +58,8 @@ class Trainer:
         """The run's mechanism, where it has one."""
         self._requests: dict[str, Downlink] = {}
         self._outstanding: frozenset[str] = frozenset()
+        self._arrived: tuple[str, ...] = ()
+        """Shards whose updates are in the last round's sum."""
 
     def plan(self) -> Mapping[int, Downlink]:
         """The request of each node that hosts outstanding users of the cohort."""
@@ -113,7 +115,8 @@ class Trainer:
             )
         finally:
             self._outstanding = frozenset()
-        directory.trained |= {uplink.shard_key: server_round for uplink in uplinks}
+        self._arrived = tuple(uplink.shard_key for uplink in uplinks)
+        directory.trained |= dict.fromkeys(self._arrived, server_round)
         self.node_seconds = tuple(uplink.seconds for uplink in uplinks)
         return uplinks
 
@@ -123,7 +126,8 @@ class Trainer:
         """One uplink: that of all nodes that stayed to the end, together."""
         assert self._secure is not None
         summed = self._secure.collect(train_sum(server_round), users_of, ask)
-        self._directory.trained |= dict.fromkeys(summed.survivors, server_round)
+        self._arrived = tuple(summed.survivors)
+        self._directory.trained |= dict.fromkeys(self._arrived, server_round)
         self.node_seconds = summed.seconds
         template = strategy.summed_template(strategy.shared)
         return [summed_uplink(summed, server_round, template)]
@@ -158,12 +162,11 @@ class Trainer:
         self.privacy.begin(server_round, num_users)
         return self.privacy.cohort(server_round, num_users)
 
-    def poisoning(
-        self, strategy: RecStrategy, server_round: int, uplinks: Sequence[Uplink]
-    ) -> dict[str, float] | None:
+    def poisoning(self, strategy: RecStrategy, server_round: int) -> dict[str, float] | None:
         """What the round's record says of malicious updates (``server_app.poisoning``)."""
-        arrived = [self._requests[uplink.shard_key].users for uplink in uplinks]
-        users = np.concatenate([part for part in arrived if part is not None])
+        asked = self.asked
+        parts = [asked[key] for key in self._arrived if key in asked]
+        users = np.concatenate([np.zeros(0, dtype=np.int64), *parts])
         return of_round(self._cfg, strategy, server_round, users, self._directory.num_users)
 
     def _request(

@@ -133,6 +133,7 @@ def survivors(site: Site, name: str) -> list[int]:
     return [len(journal.survivors(what) or ()) for what in sums]
 
 
+@pytest.mark.faults
 def test_masked_sums_of_real_nodes(site: Site) -> None:
     done = site.run(site.new("whole", "privacy=secagg"))
     assert done.returncode == 0, done.stderr

@@ -102,7 +102,7 @@ def test_a_failing_strategy_ends_the_run_with_words_and_frames(
     text = run_with(monkeypatch, cfg, ZeroDivisionError("inner words"))
     assert re.search(
         r"client error: TrainError: user \d+: training: ZeroDivisionError: inner words at .*"
-        r"client_app/engine\.py:\d+ train > strategies/base\.py:\d+ cohort_update > "
+        r"client_app/engine\.py:\d+ local > strategies/base\.py:\d+ cohort_update > "
         r"unit/test_failures\.py:\d+ client_update",
         text,
     ), text
