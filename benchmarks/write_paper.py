@@ -23,12 +23,7 @@ sys.path.insert(0, str(ROOT))
 
 GUIDE = Path(__file__).with_name("paper_guide")
 PICTURES = "pictures"
-SHOWN = {
-    "rho": ["radii"],
-    "ablation": ["item-stability"],
-    "does_sam_help": ["radii"],
-    "does_sam_help_filmtrust": ["radii"],
-}
+SHOWN = {"rho": ["radii"], "ablation": ["item-stability"]}
 """Figures of an experiment that the page shows."""
 NOT_RUN = "| not run |"
 """A claim about settings that the experiment does not have."""
