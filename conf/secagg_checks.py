@@ -25,6 +25,11 @@ def problems(config: Config) -> Iterator[str]:
         yield "privacy=secagg masks sums and cannot add ciphertexts: strategy.encryption=none"
     if config.evaluation.user_ranks:
         yield "privacy=secagg and evaluation.user_ranks=true: single users' ranks are in clear"
+    if config.evaluation.record_uplinks:
+        yield (
+            "privacy=secagg leaves no node's upload to record: evaluation.record_uplinks=[], and "
+            "privacy.secagg.keep_uploads=true keeps what the server sees"
+        )
     if config.evaluation.full == "selected":
         yield (
             "privacy=secagg ranks a round once, for two sums over other nodes tell their "

@@ -56,6 +56,7 @@ def test_both_kinds_of_strategies_are_there() -> None:
         (("privacy.secagg.modulus_bits=32",), "fraction_bits must be at least 0 and below"),
         (("privacy.secagg.modulus_bits=16",), "privacy.secagg.modulus_bits"),
         (("evaluation.user_ranks=true",), "single users' ranks are in clear"),
+        (("evaluation.record_uplinks=[1]",), "no node's upload to record"),
         (("evaluation.full=selected",), "evaluation.full=each or never"),
         (("strategy=fedmf", "strategy.encryption=paillier", *PAILLIER), "cannot add ciphertexts"),
     ],
