@@ -40,6 +40,11 @@ def _defence(config: Config, strategy: Any) -> Iterator[str]:
             f"strategy={config.strategy_name} sends none that are added up in the clear: "
             "defence=none"
         )
+    if config.privacy.dp is not None:
+        yield (
+            "privacy=dp adds noise to the plain sum of users' updates, and a defence makes another "
+            "one of them: defence=none, or privacy=ldp"
+        )
     if config.privacy.sums_only or getattr(config.privacy, "secagg", None) is not None:
         yield (
             "a defence needs each user's update by itself, and with this privacy setting the "

@@ -84,7 +84,11 @@ def norm(tensors: Mapping[str, Tensor]) -> float:
 
 def _merged(table: Tensor) -> Tensor:
     """A sparse table's rows that occur several times, added."""
-    return table.coalesce() if table.is_sparse else table
+    if not table.is_sparse:
+        return table
+    # Updates made in inference mode can be coalesced only there.
+    with torch.inference_mode():
+        return table.coalesce()
 
 
 def _values(table: Tensor) -> Tensor:

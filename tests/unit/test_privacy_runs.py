@@ -428,3 +428,22 @@ def test_what_epsilon_does_not_cover_is_said() -> None:
     said = " ".join(remarks(compose([*DP, NOISE])))
     assert "held-out items" in said and "seed" in said
     assert "no ε" in " ".join(remarks(compose(["privacy=pseudo_items"])))
+
+
+# ---- with other parts ---------------------------------------------------------------------------
+@pytest.mark.parametrize("model", ["mf", "neumf"])
+@pytest.mark.parametrize("engine", ["loop", "cohort"])
+@pytest.mark.parametrize("strategy", ["fedrecgel", "fedavg"])
+def test_every_engines_updates_can_be_clipped(
+    tmp_path: Path, strategy: str, engine: str, model: str
+) -> None:
+    """NeuMF's blocks are made in inference mode, which sparse tables remember."""
+    words = [f"strategy={strategy}", f"engine={engine}", f"model={model}"]
+    done = run(config(tmp_path, *DP, NOISE, *words, "federation.rounds=1"))
+    assert done.privacy is not None and done.rounds == 1
+
+
+def test_noise_on_a_sum_goes_with_no_defence() -> None:
+    """A defence makes a sum of its own, on which there would be no noise and yet an ε."""
+    with pytest.raises(ConfigError, match="privacy=dp adds noise to the plain sum"):
+        compose(["privacy=dp", "privacy.dp.epsilon=8", "defence=median"])
