@@ -8,7 +8,7 @@ WORKERS ?= 2
 .PHONY: run test e2e test-slow test-browser lint bench results setup clean \
   paper-filmtrust paper-lastfm-2k paper-lastfm-2k-listening paper-amazon-video paper-qb-article \
   paper-qb-article-subset ablation rho does-sam-help does-sam-help-filmtrust privacy-accuracy \
-  poisoning
+  privacy-cost poisoning
 
 run: $(READY)  ## Train FedRecGEL on MovieLens-100K with Flower and print the results
 	$(BIN)/fedrecgel run $(ARGS)
@@ -99,6 +99,9 @@ does-sam-help-filmtrust: $(READY)  ## … FilmTrust
 privacy-accuracy: $(READY)  ## Figures against ε, FedRecGEL and FedNCF, MovieLens-1M (docs/dp.md)
 	$(call data,ML_1M)
 	$(call experiment,privacy_accuracy,dataset.path="$(ML_1M)")
+
+privacy-cost: $(READY)  ## What each protection costs when nobody attacks, MovieLens-100K
+	$(call experiment,privacy_cost)
 
 poisoning: $(READY)  ## Attacks of malicious users and defences against them, MovieLens-100K
 	$(BIN)/fedrecgel sweep poisoning --name poisoning --runs runs $(ARGS)

@@ -83,7 +83,7 @@ def test_the_warm_start_suits_any_strategy_that_steps_along_gradients() -> None:
     assert (warm.strategy.sam.rho_shared, warm.strategy.sam.rho_private) == (0.0, 0.1)
     plain = compose(["experiment=warm_ml_100k", "strategy=fedncf"])
     assert plain.init == warm.init
-    for key in ("loss", "num_negatives", "private_lr", "server_lr"):
+    for key in ("loss", "num_negatives", "user_dropout", "private_lr", "server_lr"):
         assert getattr(plain.strategy, key) == getattr(warm.strategy, key)
     other = compose(["experiment=warm_ml_100k", "strategy=fedmf"])
     assert other.strategy == compose(["strategy=fedmf"]).strategy
