@@ -27,6 +27,7 @@ def ranks_problem(
     if not np.array_equal(found.users_U, np.sort(users_U)):
         return "ranks are not those of the users asked for"
     kinds = {name.rpartition("/")[0] for name in reply.metrics}
+    kinds = {kind for kind in kinds if kind.rpartition("/")[2] in places}  # not exposure
     if kinds != found.ranks.keys():
         return f"ranks and metrics do not both have {min(kinds ^ found.ranks.keys())}"
     return next((p for kind in sorted(kinds) if (p := _values(reply, found, kind, places))), None)

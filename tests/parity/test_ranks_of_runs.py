@@ -20,6 +20,7 @@ from server_app.run import run_server
 from server_app.user_ranks import load_user_ranks, metrics_of
 
 ON = "evaluation.user_ranks=true"
+MALICIOUS = 2  # of 24 users, a share of 0.1
 TOLERANCE = NUM_USERS * 2.0**-52
 """Relative: sums of the same 24 numbers, none of them negative, in another order, and divided."""
 
@@ -54,6 +55,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
         ("protocol=paper", "protocol.num_candidates=20"),
         ("evaluation.users=5",),
         ("protocol.select=last", "strategy=pfedrec", "federation.fraction=1.0"),
+        ("attack=gaussian", "attack.fraction=0.1"),
     ],
     ids=" ".join,
 )
@@ -63,10 +65,11 @@ def test_ranks_give_the_metrics_of_the_result(tmp_path: Path, overrides: tuple[s
     assert result.popularity is not None
     for who, told in (("model", result.metrics), ("popularity", result.popularity)):
         means = metrics_of(found[who], cutoffs)
-        catalogue = {name for name in told if name.startswith("catalogue/")}
-        assert means.keys() == told.keys() - catalogue
+        others = {name for name in told if name.startswith(("catalogue/", "attack/"))}
+        assert means.keys() == told.keys() - others
         assert means == pytest.approx({name: told[name] for name in means}, rel=TOLERANCE)
-    users = 5 if "evaluation.users=5" in overrides else NUM_USERS
+    attacked = "attack=gaussian" in overrides  # malicious users are not ranked
+    users = 5 if "evaluation.users=5" in overrides else NUM_USERS - attacked * MALICIOUS
     assert len(found["model"]) == len(found["popularity"]) == users
 
 
