@@ -8,7 +8,7 @@ WORKERS ?= 2
 .PHONY: run test e2e test-slow test-browser lint bench results setup clean \
   paper-filmtrust paper-lastfm-2k paper-lastfm-2k-listening paper-amazon-video paper-qb-article \
   paper-qb-article-subset ablation rho does-sam-help does-sam-help-filmtrust privacy-accuracy \
-  privacy-cost poisoning
+  privacy-cost devices poisoning landscape
 
 run: $(READY)  ## Train FedRecGEL on MovieLens-100K with Flower and print the results
 	$(BIN)/fedrecgel run $(ARGS)
@@ -89,6 +89,14 @@ rho: $(READY)  ## The radii over the paper's range, on FilmTrust
 	$(call data,FILMTRUST)
 	$(call experiment,rho,dataset.path="$(FILMTRUST)")
 
+landscape: $(READY)  ## The minimum without and with perturbation: sharpness and surfaces, FilmTrust
+	$(call data,FILMTRUST)
+	$(BIN)/fedrecgel sweep landscape dataset.path="$(FILMTRUST)" --name landscape --runs runs $(ARGS)
+	@for seed in 0 1 2; do $(BIN)/fedrecgel landscape landscape/rho_shared_0-s$$seed \
+	  landscape/rho_shared_0.02-s$$seed --output runs --out runs/landscape/report/landscape-s$$seed \
+	  || exit $$?; done
+	$(BIN)/fedrecgel report runs/landscape --out runs/landscape/report
+
 does-sam-help: $(READY)  ## Radii that each chose their learning rate, MovieLens-100K
 	$(call experiment,does_sam_help)
 
@@ -102,6 +110,9 @@ privacy-accuracy: $(READY)  ## Figures against ε, FedRecGEL and FedNCF, MovieLe
 
 privacy-cost: $(READY)  ## What each protection costs when nobody attacks, MovieLens-100K
 	$(call experiment,privacy_cost)
+
+devices: $(READY)  ## Rounds of simulated phones, synchronous and asynchronous, MovieLens-100K
+	$(call experiment,devices)
 
 poisoning: $(READY)  ## Attacks of malicious users and defences against them, MovieLens-100K
 	$(BIN)/fedrecgel sweep poisoning --name poisoning --runs runs $(ARGS)

@@ -10,12 +10,12 @@ from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 
 from client_app.answers import ranking
-from client_app.engine import train_users
 from client_app.node_config import NodeError
 from client_app.private_updates import check_noise, told_metrics
 from client_app.received import Received
 from client_app.retention import TrainKey
 from client_app.runtime import Node
+from client_app.versions import train_versions
 from models.types import IntArray, Tensors, Update
 from strategies import wire
 from strategies.fields import pack
@@ -59,18 +59,7 @@ def _ranked(node: Node, request: Downlink) -> RecordDict:
 
 def _train(node: Node, request: Downlink, users: IntArray, key: TrainKey) -> RecordDict:
     started = time.perf_counter()
-    trained = train_users(
-        node.strategy,
-        request.shared,
-        users,
-        round_=request.round,
-        base_round=request.base_round,
-        dataset=node.dataset,
-        state=node.state,
-        cfg=node.cfg,
-        personal=request.personal,
-        noise_std=request.noise_std,
-    )
+    trained = train_versions(node, request, users)
     uplink = Uplink(
         shard_key=node.shard_key,
         round=request.round,
@@ -111,10 +100,17 @@ def request_digest(node: Node, request: Downlink, users: IntArray, shared_digest
     digest.update(told.encode())
     digest.update(node.dataset.fingerprint.encode())
     for user, tensors in sorted(request.personal.items()):
-        for name, tensor in tensors.items():
-            digest.update(f"{user} {name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-            digest.update(tensor.numpy().tobytes())
+        _add_tensors(digest, str(user), tensors)
+    for part in request.older:
+        digest.update(pack(part.users))
+        _add_tensors(digest, f"older {part.version} {part.weight!r}", part.shared)
     return digest.digest()
+
+
+def _add_tensors(digest: hashlib._Hash, of: str, tensors: Tensors) -> None:
+    for name, tensor in tensors.items():
+        digest.update(f"{of} {name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(tensor.numpy().tobytes())
 
 
 def to_bytes(content: RecordDict) -> bytes:

@@ -29,20 +29,33 @@ def build(schema: type[Built], values: Any, where: str) -> Built:
         raise ConfigError(f"{where}: expected a section with keys, got {_shown(values)}")
     hints = get_type_hints(schema)
     fields = [f for f in dataclasses.fields(schema) if f.init]  # type: ignore[arg-type]
-    unknown_keys(values, [f.name for f in fields], where, _inside(hints))
+    unknown_keys(values, [key_of(f.name) for f in fields], where, _inside(hints))
     settings = {}
     for field in fields:
-        if field.name in values:
-            settings[field.name] = convert(
-                hints[field.name], values[field.name], _join(where, field.name)
-            )
+        key = key_of(field.name)
+        if key in values:
+            settings[field.name] = convert(hints[field.name], values[key], _join(where, key))
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise ConfigError(f"{_join(where, field.name)} is required")
+            raise ConfigError(f"{_join(where, key)} is required")
     try:
         return schema(**settings)
     except ValueError as error:
         names_field = str(error).split(" ")[0] in settings
         raise ConfigError(f"{where}{'.' if names_field else ': '}{error}") from None
+
+
+def key_of(name: str) -> str:
+    """The key of a field: ``async`` is a word of Python's, so its field is ``async_``."""
+    return name.removesuffix("_")
+
+
+def plain(value: Any) -> dict[str, Any]:
+    """A dataclass as the mapping of keys that :func:`build` makes it from."""
+    return dataclasses.asdict(value, dict_factory=_keyed)
+
+
+def _keyed(items: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    return {key_of(name): value for name, value in items}
 
 
 def convert(hint: Any, value: Any, key: str) -> Any:

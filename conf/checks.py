@@ -9,6 +9,7 @@ from pathlib import PurePath
 
 from conf import secagg_checks
 from conf.build import ConfigError
+from conf.devices_checks import devices_problems
 from conf.dp_checks import clip_problem, dp_problems, dp_remarks
 from conf.poisoning_checks import poisoning_problems
 from conf.schema import Config, DatasetConfig
@@ -48,7 +49,11 @@ def check(config: Config) -> None:
         raise ConfigError(
             f"strategy={config.strategy_name} with model={config.model_name}: {error}"
         ) from None
-    whys = [clip_problem(config, strategy), *poisoning_problems(config, strategy)]
+    whys = [
+        clip_problem(config, strategy),
+        *poisoning_problems(config, strategy),
+        *devices_problems(config, strategy),
+    ]
     for why in filter(None, whys):
         raise ConfigError(why)
     if (rounds := config.federation.rounds) < strategy.period:

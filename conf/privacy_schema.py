@@ -67,4 +67,11 @@ class DefenceConfig:
 
 @dataclass(frozen=True)
 class DevicesConfig:
-    """When devices are there, how fast they are, how often they drop out; only in a simulation."""
+    """When devices are there, how fast they are, how often they drop out; only in a simulation.
+
+    This one: every device is there, and as fast as this machine. A yaml's ``_target_`` names
+    another, a class of ``server_app.devices``.
+    """
+
+    simulated: ClassVar[bool] = False
+    """Who takes part is decided by devices, on a clock of their own."""

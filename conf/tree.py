@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from conf.build import ConfigError, build, import_target, target_of, unknown_keys
+from conf.build import ConfigError, build, import_target, plain, target_of, unknown_keys
 from conf.checks import check, ranks_each_in_full, remarks
 from conf.dp_schema import DPConfig, LDPConfig, PseudoItemsConfig
 from conf.privacy_schema import AttackConfig, DefenceConfig, DevicesConfig, PrivacyConfig
@@ -58,8 +58,10 @@ __all__ = [
 ]
 
 MODEL_PACKAGE, STRATEGY_PACKAGE = "models", "strategies"
-BY_TARGET = {"attack": "client_app", "defence": "server_app"}
+BY_TARGET = {"attack": "client_app", "defence": "server_app", "devices": "server_app"}
 """Groups whose options may be classes of a package, with settings of their own."""
+PLAIN = {"attack": AttackConfig, "defence": DefenceConfig, "devices": DevicesConfig}
+"""What they are without."""
 
 
 def from_mapping(mapping: Mapping[str, Any]) -> Config:
@@ -93,12 +95,12 @@ def to_mapping(config: Config) -> dict[str, Any]:
     }
     for key, value in mapping.items():
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            mapping[key] = dataclasses.asdict(value)
+            mapping[key] = plain(value)
     mapping["model"]["_target_"] = target_of(type(config.model))
     mapping["strategy"]["_target_"] = target_of(config.strategy_class)
     for key in BY_TARGET:
         value = getattr(config, key)
-        if type(value) not in (AttackConfig, DefenceConfig):
+        if type(value) not in PLAIN.values():
             mapping[key]["_target_"] = target_of(type(value))
     return mapping
 
@@ -139,8 +141,7 @@ def _of_package(values: Mapping[str, Any], key: str, package: str) -> Any:
     """The settings object ``values[key]``, of the class that its ``_target_`` names."""
     section = values[key]
     target = import_target(section["_target_"], package, f"{key}._target_")
-    wanted = {"attack": AttackConfig, "defence": DefenceConfig}[key]
-    if not issubclass(target, wanted):
+    if not issubclass(target, PLAIN[key]):
         raise ConfigError(f"{key}._target_: {section['_target_']} is no {key}")
     settings = {name: value for name, value in section.items() if name != "_target_"}
     return build(target, settings, key)

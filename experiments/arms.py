@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from experiments.collect import Collection, Reference, Run, split_part
+from experiments.options import with_options
 from experiments.tuning import Choice, Tuning, chosen
 from server_app.run_folder import FREE
 
@@ -24,6 +25,8 @@ MEANINGLESS = frozenset(FREE) - {"federation.rounds"} | {
     "evaluation.item_drift",
 }
 """Settings that two runs of an arm may differ in: they decide nothing that is compared."""
+THERE = ["there"]
+"""No setting has this value."""
 DIGITS = 12
 """Of a digest that is part of a split's name."""
 MEANINGLESS_SECTIONS = ("engine.", "tracking.")
@@ -94,18 +97,45 @@ def splits_of(collection: Collection, tuning: Tuning, left_out: dict[str, str]) 
 def labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     """What sets each apart: ``key=value`` of settings with several values, keys cut short.
 
-    A key is cut to its last part where no other differing key ends in the same.
+    A key is cut to its last part where no other differing key ends in the same. A section that is
+    none for some stands there by its name for the others.
     """
+    settings = _marked(settings)
     keys = sorted({key for each in settings for key in each if not key.endswith("_target_")})
-    differing = [key for key in keys if len({_text(s[key]) for s in settings if key in s}) > 1]
+    differing = [key for key in keys if _differs(key, settings)]
     ends = [key.rpartition(".")[2] for key in differing]
     short = {
         key: end if ends.count(end) == 1 else key for key, end in zip(differing, ends, strict=True)
     }
     return [
-        " ".join(f"{short[key]}={told(each[key])}" for key in differing if key in each)
+        " ".join(_word(short[key], each[key]) for key in differing if key in each)
         for each in settings
     ]
+
+
+def _marked(settings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """With a mark at each section that others have set to none."""
+    inner = {key for each in settings for key in each if "." in key}
+    sections = {
+        key
+        for each in settings
+        for key, value in each.items()
+        if value is None and any(other.startswith(f"{key}.") for other in inner)
+    }
+    return [
+        {key: value for key, value in each.items() if key not in sections}
+        | {s: THERE for s in sections if any(key.startswith(f"{s}.") for key in each)}
+        for each in settings
+    ]
+
+
+def _differs(key: str, settings: Sequence[Mapping[str, Any]]) -> bool:
+    values = {_text(each[key]) for each in settings if key in each}
+    return len(values) > 1 or (values == {_text(THERE)} and any(key not in s for s in settings))
+
+
+def _word(key: str, value: object) -> str:
+    return key if value == THERE else f"{key}={told(value)}"
 
 
 def told(value: object) -> str:
@@ -225,7 +255,7 @@ def _labelled(arms: Sequence[Arm], tuned: Iterable[str]) -> list[Arm]:
     named = list[Arm]()
     for (strategy, model), of in groups.items():
         base = f"{strategy} model={model}" if len(models[strategy]) > 1 else strategy
-        apart = labels([_arm_settings(arm.runs[0], tuned) for arm in of])
+        apart = labels([with_options(_arm_settings(arm.runs[0], tuned)) for arm in of])
         named += [
             replace(arm, label=f"{base} {text}".strip())
             for arm, text in zip(of, apart, strict=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, stdev
 
 from experiments.arms import Arm
@@ -29,6 +29,19 @@ def seconds(run: Run) -> float | None:
     parts = [run.result.totals.get(f"seconds_{part}") for part in PARTS]
     known = [part for part in parts if part is not None]
     return sum(known) if known else None
+
+
+def simulated_hours(run: Run) -> float | None:
+    """Hours on the clock of simulated devices; None without them."""
+    found = run.result.totals.get("devices_seconds")
+    return None if found is None else found / 3600
+
+
+def device_bytes(run: Run) -> float | None:
+    """Bytes that simulated devices received and sent, in vain too, for each update used."""
+    totals = run.result.totals
+    used = totals.get("devices_delivered")
+    return (totals["devices_bytes_down"] + totals["devices_bytes_up"]) / used if used else None
 
 
 def rounds_to_nearly(run: Run) -> float | None:
@@ -58,8 +71,18 @@ COSTS: Mapping[str, tuple[str, Callable[[Run], float | None]]] = {
     "bytes_down": ("kB down", bytes_down),
     "seconds": ("seconds", seconds),
     "rounds_to_95": ("rounds to 95 %", rounds_to_nearly),
+    "device_bytes": ("device kB", device_bytes),
+    "simulated_hours": ("simulated h", simulated_hours),
 }
 """Heading and measure of each column of costs."""
+OF_DEVICES = ("device_bytes", "simulated_hours")
+"""Those that only runs with simulated devices have."""
+
+
+def costs_of(arms: Sequence[Arm]) -> list[str]:
+    """The columns for a table of these arms: those of devices only where a run has some."""
+    simulated = any(simulated_hours(run) is not None for arm in arms for run in arm.runs)
+    return [cost for cost in COSTS if simulated or cost not in OF_DEVICES]
 
 
 def mean_and_sd(arm: Arm, cost: str) -> tuple[float | None, float | None]:

@@ -46,6 +46,7 @@ class Role(IntEnum):
     PSEUDO_ITEMS = 42
     ATTACK = 43
     DEFENCE = 44
+    DEVICES = 45
 
 
 def derive_rng(seed: int, role: Role, *indices: int) -> np.random.Generator:

@@ -79,6 +79,8 @@ class RoundRecord:
     """What secure aggregation took beside the uploads (``server_app.secagg_journal.Costs``)."""
     poisoning: dict[str, float] | None = None
     """Malicious updates of the round, and those that the defence flagged; None without either."""
+    devices: dict[str, float] | None = None
+    """Counts and simulated time (``server_app.devices.participation.Tally``); None without."""
 
 
 class Callback:

@@ -4,7 +4,8 @@ A checkpoint is a folder ``round-000000010`` with ``tensors.safetensors`` (share
 and the strategy's server state), ``best.safetensors`` (shared parameters of the selected
 round) and ``state.json`` (everything else, with the hashes of the others); with
 ``evaluation.user_ranks`` also ``ranks.npz``, each user's ranks at the selected round, and with
-``evaluation.item_drift`` ``observed.safetensors``, the item tables observed last. The tensors files
+``evaluation.item_drift`` ``observed.safetensors``, the item tables observed last; with
+``strategy.async`` ``versions.safetensors``, older shared parameters still in use. The tensors files
 hold nothing but tensors, so equal runs write equal bytes.
 """
 

@@ -63,6 +63,7 @@ def result_table(result: RunResult) -> FittedTable:
             *privacy_notes(result.privacy),
             *([[secure]] if (secure := secagg_line(result)) else []),
             *([found] if (found := poisoning_notes(result)) else []),
+            *([found] if (found := devices_notes(result.totals)) else []),
         ],
     )
 
@@ -88,6 +89,22 @@ def poisoning_notes(result: RunResult) -> list[str]:
     lost = {f"drop/{name}": label for name, label in SHOWN.items()}
     notes += [f"{label} lost {100 * found[n]:.2f}" for n, label in lost.items() if n in found]
     return notes
+
+
+def devices_notes(totals: Mapping[str, float]) -> list[str]:
+    """What a run on simulated devices adds; empty for another."""
+    if not (asked := totals.get("devices_selected")):
+        return []
+    lost = {n: totals[f"devices_{n}"] for n in ("dropped", "late", "stale")}
+    used, hours = totals["devices_delivered"], totals["devices_seconds"] / 3600
+    kilobytes = (totals["devices_bytes_down"] + totals["devices_bytes_up"]) / 1e3 / max(used, 1)
+    return [
+        f"simulated devices: {hours:.2f} h",
+        f"{used:.0f} of {asked:.0f} updates used",
+        *(f"{count:.0f} {name}" for name, count in lost.items() if count),
+        f"mean staleness {totals['devices_staleness'] / max(used, 1):.2f}",
+        f"{kilobytes:.0f} kB a used update",
+    ]
 
 
 def time_line(result: RunResult) -> str:

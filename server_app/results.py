@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from server_app.devices.participation import NOT_SUMMED
 from server_app.errors import ServerError
 from server_app.files import replace_json
 
@@ -80,6 +81,9 @@ def totals_of(records: Sequence[Mapping[str, object]]) -> dict[str, float]:
         secagg = record.get("secagg")
         if isinstance(secagg, Mapping):
             flat |= {f"secagg_{k}": v for k, v in secagg.items()}
+        devices = record.get("devices")
+        if isinstance(devices, Mapping):
+            flat |= {f"devices_{k}": v for k, v in devices.items() if k not in NOT_SUMMED}
         errors = record.get("client_errors")
         flat |= {"client_errors": len(errors)} if isinstance(errors, list) else {}
         seconds = record.get("seconds")

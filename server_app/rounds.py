@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from flwr.app import MetricRecord
 from flwr.serverapp import Grid
@@ -167,7 +167,14 @@ class RoundLoop:
             privacy=None if privacy is None else privacy.spent(),
             secagg=None if secure is None else secure.costs.take(),
             poisoning=self._tools.trainer.poisoning(strategy, self.round),
+            devices=self._devices(),
         )
+
+    def _devices(self) -> dict[str, float] | None:
+        """Counts and simulated time of the round, where devices decide who takes part."""
+        devices = self._tools.trainer.devices
+        tally = None if devices is None else devices.tally
+        return None if tally is None else asdict(tally)
 
     def _keep_rounds(self) -> tuple[int, ...]:
         """The last checkpoint's round, then the others that may be asked for again."""
@@ -178,6 +185,7 @@ class RoundLoop:
 
     def _save(self, strategy: RecStrategy) -> None:
         started, identity = time.perf_counter(), self._identity
+        devices = self._tools.trainer.devices
         self._tools.checkpoints.save(
             Checkpoint(
                 round=self.round,
@@ -193,6 +201,7 @@ class RoundLoop:
                 observed=self.examiner.observed,
                 trained=identity.trained(),
                 evaluation_due=self.examiner.is_due,
+                versions={} if devices is None else devices.versions,
             )
         )
         checkpoints = self._tools.checkpoints

@@ -16,6 +16,7 @@ from models.types import Tensors
 from server_app.accountant import check_accountant
 from server_app.callbacks import Callback, MetricsLog, RunInfo, read_metrics
 from server_app.defences.base import Defence
+from server_app.devices.rounds import device_rounds
 from server_app.errors import CheckpointError
 from server_app.evaluator import Evaluator
 from server_app.exchange import Courier
@@ -130,6 +131,9 @@ class _Run:
             nodes = len(self.directory.shards)
             self.tools.uplinks.check(self.strategy, shared, nodes, users)
         self.tools.gatherer.reply_limit = self._reply_limit(shared)
+        checkpoint = self.start.resume_from
+        versions = {} if checkpoint is None else dict(checkpoint.versions)
+        self.tools.trainer.devices = device_rounds(cfg, self.strategy, shared, loop.round, versions)
         if statistics:
             self.evaluator.count_items()
         popularity = self.evaluator.popularity(self.strategy) if statistics else None

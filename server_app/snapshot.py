@@ -16,7 +16,7 @@ from server_app import user_ranks
 from server_app.errors import CheckpointError, StorageError
 from server_app.selection import Selection
 
-RANKS, OBSERVED = "ranks.npz", "observed.safetensors"
+RANKS, OBSERVED, VERSIONS = "ranks.npz", "observed.safetensors", "versions.safetensors"
 TENSORS, BEST, STATE = "tensors.safetensors", "best.safetensors", "state.json"
 SHARED, SERVER = "shared/", "server/"
 
@@ -43,6 +43,9 @@ class Checkpoint:
     best_ranks: UserRanks | None = None
     """Each user's ranks at the selected round, where they were asked for."""
 
+    versions: Mapping[int, Tensors] = field(default_factory=dict)
+    """Older shared parameters that devices still work on, by the round they are of."""
+
     observed: Tensors = field(default_factory=dict)
     """Item tables at the last observation of their drift, where it was asked for."""
 
@@ -65,6 +68,8 @@ def encode(checkpoint: Checkpoint) -> dict[str, bytes]:
     files = {TENSORS: _pack(prefixed), BEST: _pack(checkpoint.best)}
     if checkpoint.best_ranks is not None:
         files[RANKS] = user_ranks.to_bytes(checkpoint.best_ranks)
+    if checkpoint.versions:
+        files[VERSIONS] = _pack(_flat(checkpoint.versions))
     if checkpoint.observed:
         files[OBSERVED] = _pack(checkpoint.observed)
     state: dict[str, object] = {
@@ -98,6 +103,18 @@ def _read_ranks(path: Path, sha256: Mapping[str, str]) -> UserRanks | None:
     if path.name not in sha256:
         return None
     return user_ranks.from_bytes(_read(path, sha256), path)
+
+
+def _flat(versions: Mapping[int, Tensors]) -> Tensors:
+    return {f"{v}/{name}": t for v, tensors in versions.items() for name, t in tensors.items()}
+
+
+def _by_version(tensors: Tensors) -> dict[int, Tensors]:
+    found: dict[int, Tensors] = {}
+    for key, tensor in tensors.items():
+        version, _, name = key.partition("/")
+        found.setdefault(int(version), {})[name] = tensor
+    return found
 
 
 def _split(tensors: Tensors) -> dict[str, Tensors]:
@@ -139,6 +156,9 @@ def read_checkpoint(folder: Path) -> Checkpoint:
             trained=state["trained"],
             evaluation_due=state["evaluation_due"],
             best_ranks=_read_ranks(folder / RANKS, hashes),
+            versions=_by_version(load(_read(folder / VERSIONS, hashes)))
+            if VERSIONS in hashes
+            else {},
             observed=load(_read(folder / OBSERVED, hashes)) if OBSERVED in hashes else {},
         )
     except (OSError, ValueError, KeyError, TypeError, SafetensorError, StorageError) as error:

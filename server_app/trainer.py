@@ -12,6 +12,7 @@ from flwr.app import ConfigRecord, Message
 from conf.tree import Config
 from models.tables import is_finite
 from models.types import IntArray, Tensors
+from server_app.devices.rounds import DeviceRounds
 from server_app.errors import RoundError
 from server_app.gather import Ask, Gatherer
 from server_app.nodes import NodeDirectory
@@ -56,6 +57,8 @@ class Trainer:
         self._header = header
         self.privacy: Privacy | None = None
         """The run's mechanism, where it has one."""
+        self.devices: DeviceRounds | None = None
+        """Who takes part, where devices decide it."""
         self._requests: dict[str, Downlink] = {}
         self._outstanding: frozenset[str] = frozenset()
         self._arrived: tuple[str, ...] = ()
@@ -88,7 +91,7 @@ class Trainer:
         """
         directory = self._directory
         directory.refresh()  # a shard that joins takes part at once
-        users = directory.users[self._places(server_round)]
+        users = directory.users[self._places(server_round, strategy.shared)]
         parts, personal = directory.split(users), strategy.downlinks(users)
         self._requests = {
             key: self._request(personal, server_round, keep_rounds, users, folded, key)
@@ -153,13 +156,18 @@ class Trainer:
                     f"round {server_round}: the server's step makes {name!r} infinite or NaN; "
                     "lower strategy.server_lr"
                 )
+        if self.devices is not None:
+            self.devices.end()
 
-    def _places(self, server_round: int) -> IntArray:
+    def _places(self, server_round: int, shared: Tensors) -> IntArray:
         """The cohort, as places among all users."""
         fraction, num_users = self._cfg.federation.fraction, self._directory.num_users
+        if self.privacy is not None:
+            self.privacy.begin(server_round, num_users)
+        if self.devices is not None:
+            return self.devices.begin(server_round, shared)
         if self.privacy is None:
             return sample_cohort(self._cfg.seed, server_round, num_users, fraction)
-        self.privacy.begin(server_round, num_users)
         return self.privacy.cohort(server_round, num_users)
 
     def poisoning(self, strategy: RecStrategy, server_round: int) -> dict[str, float] | None:
@@ -189,6 +197,7 @@ class Trainer:
             evaluate="" if folded is None else folded.kind,
             ranked=None if folded is None else folded.ranked.get(key),
             noise_std=0.0 if self.privacy is None else self.privacy.users_std(),
+            older=() if self.devices is None else self.devices.older(server_round, users),
         )
 
 

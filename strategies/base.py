@@ -31,6 +31,7 @@ from models.types import (
     Tensors,
     Update,
 )
+from strategies.async_config import AsyncConfig
 from strategies.checks import Checks
 from strategies.hooks import FlowerHooks
 from strategies.server_half import ServerHalf
@@ -48,6 +49,8 @@ class StrategyConfig(Checks):
     """Optimiser the server keeps over the shared parameters."""
     server_lr: float = 0.001
     """Learning rate of the server's optimiser."""
+    async_: AsyncConfig | None = None
+    """``async`` in a yaml. None: the server waits for the cohort of a round."""
 
     def __post_init__(self) -> None:
         self._at_least_one("local_epochs", "num_negatives")
@@ -93,6 +96,21 @@ class RecStrategy(ServerHalf, FlowerHooks):
     def period(self) -> int:
         """Rounds from one change of the shared parameters to the next."""
         return 1
+
+    @property
+    def async_problem(self) -> str | None:
+        """Why updates cannot be summed from different versions of the parameters; None: they can.
+
+        A weighted sum must mean the same as a sum, and an old version of the shared parameters
+        be all that a device was given.
+        """
+        if not self.plain_updates:
+            return "its updates are not gradients or movements that are added up in the clear"
+        if type(self).downlinks is not ServerHalf.downlinks:
+            return "it sends users tensors of their own"
+        if self.period > 1:
+            return f"it changes its parameters every {self.period} rounds"
+        return None
 
     # ---- initial state -------------------------------------------------------------------
     def init_shared(self, num_items: int, rng: np.random.Generator) -> Tensors:

@@ -65,6 +65,18 @@ class HelloReply:
 
 
 @dataclass(frozen=True)
+class Older:
+    """Users of a request who were asked earlier, with the parameters that they were given then."""
+
+    version: int
+    """The round after whose step these were the shared parameters."""
+    users: IntArray
+    weight: float
+    """What their updates are multiplied by in the sum, for their age."""
+    shared: Tensors
+
+
+@dataclass(frozen=True)
 class Downlink:
     """Shared parameters and the node's share of the round's cohort."""
 
@@ -88,6 +100,8 @@ class Downlink:
     """Standard deviation of the noise that each user adds to its clipped update."""
     reply_weights: bool = False
     """Reply with averaged weights (stock Flower strategies) instead of the sum of updates."""
+    older: tuple[Older, ...] = ()
+    """Some of ``users`` who start from older shared parameters; the others have weight one."""
 
 
 @dataclass(frozen=True)

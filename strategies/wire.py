@@ -42,6 +42,7 @@ from strategies.messages import (
     HelloRequest,
     Uplink,
 )
+from strategies.older_records import decode_older, encode_older
 from strategies.rank_records import RANKS, decode_ranks, encode_ranks
 
 Decoder = Callable[[ArrayRecord], Tensors]
@@ -154,6 +155,7 @@ def encode_downlink(downlink: Downlink, shared: ArrayRecord | None = None) -> Re
         ARRAYS: to_arrays(downlink.shared) if shared is None else shared,
         CONFIG: ConfigRecord(dict(fields)),
     }
+    records |= encode_older(downlink.older)
     return RecordDict({**records, **_encode_personal(downlink.personal)})
 
 
@@ -178,6 +180,7 @@ def decode_downlink(content: RecordDict, decode: Decoder = from_arrays) -> Downl
         ranked=unpack(ranked) if isinstance(ranked, bytes) else None,
         noise_std=0.0 if stock else _noise_std(get(config, "noise-std", float)),
         reply_weights=stock or get(config, "reply-weights", bool),
+        older=decode_older(content),
     )
 
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, stdev
 
 from experiments.arms import Arm, Split
 from experiments.compare import Comparison
 from experiments.contenders import Contender
-from experiments.costs import COSTS, mean_and_sd
+from experiments.costs import COSTS, OF_DEVICES, costs_of, mean_and_sd
 from experiments.report.table import Cell, Line, Table, Value
 from experiments.significance import ZERO_METHOD
 from server_app.report import SHOWN, mean_sd
 
 NONE = Cell("–")
 LEVEL, BEST_REFERENCE = "†", "‡"
-THOUSANDS = {"bytes_up": 1e-3, "bytes_down": 1e-3}
+THOUSANDS = {"bytes_up": 1e-3, "bytes_down": 1e-3, "device_bytes": 1e-3}
+DEVICE_NOTE = (
+    "Device kB: what simulated devices received and sent, in vain too, over the updates that were "
+    "used. Simulated h: hours on the devices' clock, for all rounds."
+)
 SELECTED_ON_TEST = "The round is the best on the test items, which is optimistic."
 RANKING_NOTE = (
     "HR and NDCG in per cent, mean ± standard deviation over seeds, against candidates that were "
@@ -39,16 +43,16 @@ COST_NOTE = (
 def results_table(split: Split, comparison: Comparison) -> Table:
     """Federated arms by the last figure, the best first; then popularity and references."""
     lines, numbers = list[Line](), list[Mapping[str, Value]]()
-    arms = {arm.label: arm for arm in split.arms}
+    arms, shown = {arm.label: arm for arm in split.arms}, costs_of(split.arms)
     order = comparison.figures[-1] if comparison.figures else ""
     for one in sorted(comparison.arms, key=lambda one: (-(one.mean(order) or 0.0), one.label)):
-        lines.append(_line(one, comparison, arms[one.label]))
+        lines.append(_line(one, comparison, shown, arms[one.label]))
         numbers.append(_numbers(one, comparison, "federated", arms[one.label]))
     for one in _others(comparison):
-        lines.append(_line(one, comparison, None, split))
+        lines.append(_line(one, comparison, shown, None, split))
         kind = "popularity" if one is comparison.popularity else "reference"
         numbers.append(_numbers(one, comparison, kind, None, split))
-    costs = [heading for heading, _ in COSTS.values()]
+    costs = [COSTS[cost][0] for cost in shown]
     return Table(
         split.slug,
         split.name,
@@ -66,12 +70,16 @@ def _others(comparison: Comparison) -> Iterator[Contender]:
 
 
 def _line(
-    one: Contender, comparison: Comparison, arm: Arm | None, split: Split | None = None
+    one: Contender,
+    comparison: Comparison,
+    shown: Sequence[str],
+    arm: Arm | None,
+    split: Split | None = None,
 ) -> Line:
     figures = [_figure(one, name, comparison, arm is not None) for name in comparison.figures]
-    costs = [_cost(arm, cost) if arm else NONE for cost in COSTS]
+    costs = [_cost(arm, cost) if arm else NONE for cost in shown]
     if split is not None and (fit := _fit_seconds(one, split)) is not None:
-        costs[list(COSTS).index("seconds")] = Cell(f"{fit:.1f}")
+        costs[list(shown).index("seconds")] = Cell(f"{fit:.1f}")
     label = one.label if arm or one is comparison.popularity else f"{one.label} (reference)"
     return Line(Cell(label), [Cell(str(len(one.metrics))), *figures, *costs], arm is not None)
 
@@ -138,7 +146,8 @@ def _caption(split: Split, comparison: Comparison) -> list[str]:
         told.append(f"{BEST_REFERENCE} best reference; references see all data in one place.")
     else:
         told.append("No references but popularity: none were fitted with these runs.")
-    return [*told, COST_NOTE]
+    devices = OF_DEVICES[0] in costs_of(split.arms)
+    return [*told, COST_NOTE, *([DEVICE_NOTE] if devices else [])]
 
 
 def _about_best(comparison: Comparison) -> list[str]:

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from conf.tree import ConfigError
+from conf.compose import compose
+from conf.tree import ConfigError, to_mapping
 from experiments.arms import Split, labels, splits_of
 from experiments.collect import collect
+from experiments.options import with_options
 from experiments.tuning import Tuning
 from tests.report_runs import made_up_run
 
@@ -231,3 +233,32 @@ def test_a_folder_without_runs_is_refused_beside_failed_jobs(tmp_path: Path) -> 
     (tmp_path / "one" / "b.failed.json").write_text(json.dumps({"error": "a reason"}))
     with pytest.raises(ConfigError, match="there are no runs"):
         collect([tmp_path / "one", tmp_path / "empty"])
+
+
+def test_a_section_that_others_lack_is_told_by_its_name() -> None:
+    found = labels(
+        [
+            {"strategy.async": None, "privacy.dp": None},
+            {"strategy.async.buffer": 40, "privacy.dp": None},
+            {"strategy.async": None, "privacy.dp.epsilon": 8, "privacy.dp.clip": 1},
+            {"strategy.async": None, "privacy.dp.epsilon": 2, "privacy.dp.clip": 1},
+        ]
+    )
+    assert found == ["", "async", "dp epsilon=8", "dp epsilon=2"]
+
+
+def test_options_are_told_by_their_names() -> None:
+    """Phones as they come, with one other value, and what is no option at all."""
+
+    def dotted(*words: str) -> dict[str, object]:
+        section = to_mapping(compose(words))["devices"]
+        return {f"devices.{key}": value for key, value in section.items()} | {"seed": 1}
+
+    assert with_options(dotted()) | {"x": 1} == {
+        "attack": "none", "defence": "none", "devices": "none", "seed": 1, "x": 1,
+    }  # fmt: skip
+    assert with_options(dotted("devices=phones"))["devices"] == "phones"
+    assert "devices.spread" not in with_options(dotted("devices=phones"))
+    other = with_options(dotted("devices=harsh", "devices.spread=3"))
+    assert (other["devices"], other["devices.spread"]) == ("harsh", 3.0)
+    assert "devices.drop_out" not in other

@@ -12,12 +12,14 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from models.types import Update
 from strategies import wire
 from strategies.codec import WireError
+from strategies.fields import pack
 from strategies.messages import (
     Downlink,
     EvaluateReply,
     EvaluateRequest,
     Header,
     HelloReply,
+    Older,
     Uplink,
 )
 
@@ -54,6 +56,32 @@ def changed(content: RecordDict, record: str, **fields: object) -> RecordDict:
     values = {k: v for k, v in old.items() if fields.get(k.replace("-", "_"), v) is not None}
     values |= {k.replace("_", "-"): v for k, v in fields.items() if v is not None}
     return RecordDict({**content, record: type(old)(values)})
+
+
+def test_older_parameters_go_with_their_users_and_weight() -> None:
+    older = tuple(
+        Older(version, np.array([user]), weight, {"table": torch.full((4, 3), weight)})
+        for version, user, weight in ((2, 3, 0.25), (10, 1, 0.5))
+    )
+    found = wire.decode_downlink(wire.encode_downlink(replace(DOWNLINK, older=older))).older
+    assert [(part.version, part.users.tolist(), part.weight) for part in found] == [
+        (2, [3], 0.25),
+        (10, [1], 0.5),
+    ]
+    assert all(same_tensors(a.shared, b.shared) for a, b in zip(found, older, strict=True))
+    assert wire.decode_downlink(wire.encode_downlink(DOWNLINK)).older == ()
+
+
+@pytest.mark.parametrize("weight", [-0.1, 1.5, float("nan"), 1])
+def test_a_weight_of_older_updates_is_within_0_and_1(weight: float) -> None:
+    older = (Older(2, np.array([3]), 0.5, SHARED),)
+    content = wire.encode_downlink(replace(DOWNLINK, older=older))
+    content["about-older/2"] = ConfigRecord({"users": pack(np.array([3])), "weight": weight})
+    with pytest.raises(WireError, match="weight"):
+        wire.decode_downlink(content)
+    del content["about-older/2"]
+    with pytest.raises(WireError, match="about-older/2"):
+        wire.decode_downlink(content)
 
 
 def test_hello_round_trip() -> None:

@@ -1,0 +1,1 @@
+"""Simulated devices: who is online, how fast, who drops out; rounds on their clock."""
