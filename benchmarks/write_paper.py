@@ -4,13 +4,14 @@ r"""What came out of the paper's experiments, beside its claims: docs/paper.md.
     python benchmarks/write_paper.py runs/paper_filmtrust runs/ablation runs/rho
 
 Tables and figures are those of the reports (``NAME/report``); the reading of each experiment is the
-text of ``benchmarks/paper_guide/NAME.md``.
+text of ``benchmarks/paper_guide/NAME.md``. Sections of other experiments stay as they are.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import sys
 from collections import Counter
@@ -18,11 +19,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from experiments.landscape import load_landscape
+
+ROOT = Path(__file__).resolve().parents[1]
 GUIDE = Path(__file__).with_name("paper_guide")
 PICTURES = "pictures"
+ORDER = (
+    "paper_filmtrust",
+    "paper_lastfm_2k",
+    "paper_lastfm_2k_listening",
+    "paper_amazon_video",
+    "paper_qb_article",
+    "paper_qb_article_subset",
+    "ablation",
+    "rho",
+    "landscape",
+    "does_sam_help",
+    "does_sam_help_filmtrust",
+)
+"""Experiments in the order of the page."""
+COMMAND = re.compile(r"^`make ([a-z0-9-]+)`$", re.MULTILINE)
 SHOWN = {"rho": ["radii"], "ablation": ["item-stability"]}
 """Figures of an experiment that the page shows."""
 NOT_RUN = "| not run |"
@@ -39,10 +57,32 @@ def main() -> None:
     parser.add_argument("sweeps", nargs="+", type=Path, help="folders of sweeps with a report")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "paper.md")
     asked = parser.parse_args()
-    sections = [section(folder, asked.out.parent) for folder in asked.sweeps]
-    head = (GUIDE / "head.md").read_text("utf-8")
-    asked.out.write_text("\n".join([head, *sections]), encoding="utf-8")
+    found = kept(asked.out.read_text("utf-8")) if asked.out.exists() else {}
+    found |= {folder.name: section(folder, asked.out.parent) for folder in asked.sweeps}
+    asked.out.write_text(page((GUIDE / "head.md").read_text("utf-8"), found), encoding="utf-8")
     print(f"wrote {asked.out}")
+
+
+def page(head: str, sections: Mapping[str, str]) -> str:
+    """The whole text, experiments in their order."""
+    names = sorted(sections, key=ORDER.index)
+    return "\n".join([head.rstrip("\n") + "\n", *(sections[n].rstrip("\n") + "\n" for n in names)])
+
+
+def kept(text: str) -> dict[str, str]:
+    """The sections of a page by their experiment, which the line ``make NAME`` names.
+
+    Raises:
+        ValueError: for a section without that line.
+
+    """
+    found = {}
+    for part in re.split(r"(?m)^(?=## )", text)[1:]:
+        command = COMMAND.search(part)
+        if command is None:
+            raise ValueError(f"no `make …` in the section {part.splitlines()[0]!r}")
+        found[command[1].replace("-", "_")] = part
+    return found
 
 
 def section(folder: Path, docs: Path) -> str:
@@ -53,8 +93,28 @@ def section(folder: Path, docs: Path) -> str:
     lines = [f"## {asked['title']}", "", f"`make {folder.name.replace('_', '-')}`", "", reading, ""]
     for split in report["splits"]:
         lines += _split(folder, split)
+    lines += sharpness(folder)
     lines += [_picture(folder, name, docs) for name in SHOWN.get(folder.name, ())]
+    surfaces = (folder / "report").glob("landscape-s*/landscape.png")
+    lines += [_copy(folder, path, path.parent.name, docs) for path in sorted(surfaces)[:1]]
     return "\n".join(lines)
+
+
+def sharpness(folder: Path) -> Iterator[str]:
+    """The numbers of each run that has a ``landscape.json``."""
+    runs = [path.parent for path in sorted(folder.glob("*/landscape.json"))]
+    found = [(run.name, told) for run in runs if (told := load_landscape(run)) is not None]
+    if not found:
+        return
+    yield "| run | users | round | loss | rise in the ball | rise, each alone | eigenvalue |"
+    yield "|---|---:|---:|---:|---:|---:|---:|"
+    for name, told in found:
+        numbers, converged = told.sharpness, "" if told.sharpness.converged else " (not converged)"
+        yield (
+            f"| {name} | {told.users} | {told.round} | {told.loss:.4f} | {numbers.rise:.4f} | "
+            f"{numbers.rise_alone:.4f} | {numbers.eigenvalue:.3g}{converged} |"
+        )
+    yield ""
 
 
 def _split(folder: Path, split: Mapping[str, Any]) -> Iterator[str]:
@@ -117,6 +177,10 @@ def _points(share: float) -> str:
 def _picture(folder: Path, name: str, docs: Path) -> str:
     """Copy a figure beside the page; the line that shows it."""
     (source,) = (folder / "report" / "figures").glob(f"*-{name}.png")
+    return _copy(folder, source, name, docs)
+
+
+def _copy(folder: Path, source: Path, name: str, docs: Path) -> str:
     target = docs / PICTURES / f"{folder.name}-{name}.png"
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, target)
