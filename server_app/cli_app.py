@@ -27,6 +27,7 @@ from server_app import (
 from server_app.cli import INTERRUPTED
 from server_app.cli_common import ERRORS
 from server_app.cli_folder import told
+from server_app.cli_help import unescape_help
 from server_app.errors import ServerError
 
 app = typer.Typer(
@@ -68,6 +69,7 @@ def _add_experiments() -> None:
 
 
 _add_experiments()
+unescape_help(app)
 
 
 def _version(asked: bool) -> None:

@@ -49,7 +49,7 @@ SETTINGS = [
 ]
 TOLERANT = ["privacy=secagg", "federation.min_share=0.5"]
 SOON = "federation.deadline_s=30"
-WAIT_S = 1500.0
+WAIT_S = 2400.0
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +178,7 @@ def test_twenty_nodes_of_which_two_are_killed(
     monkeypatch.setattr(deployment, "NODE_TIMEOUT_S", WAIT_S)
     settings = ["dataset=ml_100k", *COMMON]
     site = Site(tmp_path, environment, settings, 20, users=943)
-    patient = ["federation.deadline_s=300", "federation.register_timeout_s=900"]
+    patient = ["federation.deadline_s=600", "federation.register_timeout_s=900"]
     try:
         site.deployment.start()
         running = site.start(site.new("twenty", *TOLERANT, *patient))

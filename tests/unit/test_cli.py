@@ -6,9 +6,12 @@ import contextlib
 import io
 import json
 import os
+import re
 from pathlib import Path
 
+import click
 import pytest
+import typer
 from flwr.app import RecordDict
 from made_up import SMALL_RUN, write_interactions
 from rich.console import Console
@@ -16,7 +19,7 @@ from rich.console import Console
 from client_app.runtime import Node
 from client_app.training import answer_train
 from conf.tree import ConfigError
-from server_app import cli_common, cli_launch, cli_run, cli_runs
+from server_app import cli_app, cli_common, cli_launch, cli_run, cli_runs
 from server_app.cli import run_command
 from server_app.cli_common import parse_seeds
 from server_app.errors import RunStoppedError, SuperLinkError
@@ -55,6 +58,25 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(word in shown for word in ("run", "runs", "recommend", "strategies", "stop"))
     assert run_command(["run", "--help"]) == 0
     assert "dataset=file dataset.path=ratings.csv" in capsys.readouterr().out
+
+
+def every_command(group: click.Group | None = None) -> list[click.Command]:
+    """Each command, those of groups too."""
+    if group is None:
+        whole = typer.main.get_command(cli_app.app)
+        assert isinstance(whole, click.Group)
+        return every_command(whole)
+    found = list[click.Command]()
+    for command in group.commands.values():
+        found += every_command(command) if isinstance(command, click.Group) else [command]
+    return found
+
+
+@pytest.mark.parametrize("command", every_command(), ids=lambda command: str(command.name))
+def test_help_is_free_of_markup(command: click.Command) -> None:
+    shown = command.get_help(click.Context(command, info_name=command.name))
+    assert shown.startswith(f"Usage: {command.name} ")
+    assert not re.search(r"\\\[|\[/?(bold|dim|red|green|yellow|cyan|italic)", shown)
 
 
 def test_strategies(capsys: pytest.CaptureFixture[str]) -> None:
