@@ -93,6 +93,8 @@ class Fleet:
         self.task = task
         self.num_users = len(activity_U)
         self._seed = seed
+        self._online: tuple[int, IntArray] | None = None
+        """Of the slot that was asked for last."""
         relative_U = activity_U / max(float(activity_U.mean()), 1e-12)
         s = self.settings
         self.available_U = _probability(s.availability, relative_U, s.availability_exponent, 1.0)
@@ -102,8 +104,11 @@ class Fleet:
 
     def online(self, clock: float) -> IntArray:
         """Users that are online in the slot of this time, ascending."""
-        rng = derive_rng(self._seed, Role.DEVICES, ONLINE, self.slot(clock))
-        return np.flatnonzero(rng.random(self.num_users) < self.available_U)
+        slot = self.slot(clock)
+        if self._online is None or self._online[0] != slot:
+            rng = derive_rng(self._seed, Role.DEVICES, ONLINE, slot)
+            self._online = slot, np.flatnonzero(rng.random(self.num_users) < self.available_U)
+        return self._online[1]
 
     def slot(self, clock: float) -> int:
         """Number of the slot that a time lies in."""

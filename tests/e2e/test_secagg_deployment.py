@@ -174,9 +174,9 @@ def test_twenty_nodes_of_which_two_are_killed(
     fedrecgel: Command,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """MovieLens-100K; 14 of 20 nodes are needed."""
+    """MovieLens-100K; 14 of 20 nodes are needed. With half of the users each node has some."""
     monkeypatch.setattr(deployment, "NODE_TIMEOUT_S", WAIT_S)
-    settings = ["dataset=ml_100k", *COMMON]
+    settings = ["dataset=ml_100k", "federation.fraction=0.5", *COMMON]
     site = Site(tmp_path, environment, settings, 20, users=943)
     patient = ["federation.deadline_s=600", "federation.register_timeout_s=900"]
     try:
