@@ -20,7 +20,7 @@ from server_app.sampling import cohort_size
 from strategies.async_config import AsyncConfig
 
 EVENTS = 100_000
-"""After so many events without a step there will never be one."""
+"""After so many events, and ten for each update of the buffer, there will never be a step."""
 
 
 @dataclass(frozen=True, order=True)
@@ -60,7 +60,7 @@ class Asynchronous:
 
         """
         tally, began = Tally(), self._clock
-        for _ in range(EVENTS):
+        for _ in range(EVENTS + 10 * self._settings.buffer):
             self._drop_stale(tally)
             if len(self._buffer) >= self._settings.buffer:
                 return self._step(tally, began)
