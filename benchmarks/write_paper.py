@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.paper_page import kept, page, placed
 from experiments.landscape import load_landscape
+from server_app.results import load_result
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE = Path(__file__).with_name("paper_guide")
@@ -31,6 +32,10 @@ SHOWN = {"rho": ["radii"], "ablation": ["item-stability"]}
 """Figures of an experiment that the page shows."""
 NOT_RUN = "| not run |"
 """A claim about settings that the experiment does not have."""
+NUMBERS = (
+    "seed", "users", "round", "loss", "highest rise", "rise alone", "eigenvalue", "residual",
+)  # fmt: skip
+"""Columns of the table of landscapes."""
 KINDS = ("baseline",)
 """Differences that the page shows; the report has the others."""
 
@@ -88,18 +93,19 @@ def section(folder: Path, docs: Path) -> str:
 
 
 def sharpness(folder: Path) -> Iterator[str]:
-    """The numbers of each run that has a ``landscape.json``."""
+    """The numbers of each run that has a ``landscape.json``, beside the run's own seed."""
     runs = [path.parent for path in sorted(folder.glob("*/landscape.json"))]
-    found = [(run.name, told) for run in runs if (told := load_landscape(run)) is not None]
+    found = [(run, made) for run in runs if (made := load_landscape(run)) is not None]
     if not found:
         return
-    yield "| run | users | round | loss | rise in the ball | rise, each alone | eigenvalue |"
-    yield "|---|---:|---:|---:|---:|---:|---:|"
-    for name, told in found:
-        numbers, converged = told.sharpness, "" if told.sharpness.converged else " (not converged)"
+    yield f"| run | {' | '.join(NUMBERS)} |"
+    yield f"|---|{'---:|' * len(NUMBERS)}"
+    for run, made in found:
+        numbers, converged = made.sharpness, "" if made.sharpness.converged else " (not converged)"
         yield (
-            f"| {name} | {told.users} | {told.round} | {told.loss:.4f} | {numbers.rise:.4f} | "
-            f"{numbers.rise_alone:.4f} | {numbers.eigenvalue:.3g}{converged} |"
+            f"| {run.name} | {load_result(run).seed} | {made.users} | {made.round} | "
+            f"{made.loss:.4f} | {numbers.rise:.4f} | {numbers.rise_alone:.4f} | "
+            f"{numbers.eigenvalue:.3g} | {numbers.residual:.2g}{converged} |"
         )
     yield ""
 
