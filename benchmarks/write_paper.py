@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import shutil
 import sys
 from collections import Counter
@@ -21,30 +20,22 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.paper_page import kept, page, placed
 from experiments.landscape import load_landscape
+from server_app.results import load_result
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE = Path(__file__).with_name("paper_guide")
 PICTURES = "pictures"
-ORDER = (
-    "paper_filmtrust",
-    "paper_lastfm_2k",
-    "paper_lastfm_2k_listening",
-    "paper_amazon_video",
-    "paper_qb_article",
-    "paper_qb_article_subset",
-    "ablation",
-    "rho",
-    "landscape",
-    "does_sam_help",
-    "does_sam_help_filmtrust",
-)
-"""Experiments in the order of the page."""
-COMMAND = re.compile(r"^`make ([a-z0-9-]+)`$", re.MULTILINE)
+REPORT = Path("report", "report.json")
 SHOWN = {"rho": ["radii"], "ablation": ["item-stability"]}
 """Figures of an experiment that the page shows."""
 NOT_RUN = "| not run |"
 """A claim about settings that the experiment does not have."""
+NUMBERS = (
+    "seed", "users", "round", "loss", "highest rise", "rise alone", "eigenvalue", "residual",
+)  # fmt: skip
+"""Columns of the table of landscapes."""
 KINDS = ("baseline",)
 """Differences that the page shows; the report has the others."""
 
@@ -57,38 +48,39 @@ def main() -> None:
     parser.add_argument("sweeps", nargs="+", type=Path, help="folders of sweeps with a report")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "paper.md")
     asked = parser.parse_args()
-    found = kept(asked.out.read_text("utf-8")) if asked.out.exists() else {}
-    found |= {folder.name: section(folder, asked.out.parent) for folder in asked.sweeps}
+    try:
+        found = kept(asked.out.read_text("utf-8")) if asked.out.exists() else {}
+        given = experiments(asked.sweeps)
+    except ValueError as error:
+        parser.error(str(error))
+    found |= {name: section(folder, asked.out.parent) for name, folder in given.items()}
     asked.out.write_text(page((GUIDE / "head.md").read_text("utf-8"), found), encoding="utf-8")
     print(f"wrote {asked.out}")
 
 
-def page(head: str, sections: Mapping[str, str]) -> str:
-    """The whole text, experiments in their order."""
-    names = sorted(sections, key=ORDER.index)
-    return "\n".join([head.rstrip("\n") + "\n", *(sections[n].rstrip("\n") + "\n" for n in names)])
-
-
-def kept(text: str) -> dict[str, str]:
-    """The sections of a page by their experiment, which the line ``make NAME`` names.
+def experiments(folders: Sequence[Path]) -> dict[str, Path]:
+    """Folders of sweeps by their experiment.
 
     Raises:
-        ValueError: for a section without that line.
+        ValueError: for one without place, reading or report, and for two of one experiment.
 
     """
-    found = {}
-    for part in re.split(r"(?m)^(?=## )", text)[1:]:
-        command = COMMAND.search(part)
-        if command is None:
-            raise ValueError(f"no `make …` in the section {part.splitlines()[0]!r}")
-        found[command[1].replace("-", "_")] = part
+    found = dict[str, Path]()
+    for folder in folders:
+        name = placed(folder.name)
+        if name in found:
+            raise ValueError(f"two folders of {name}: {found[name]} and {folder}")
+        for path in (GUIDE / f"{name}.md", folder / "sweep.json", folder / REPORT):
+            if not path.is_file():
+                raise ValueError(f"{name}: there is no {path}")
+        found[name] = folder
     return found
 
 
 def section(folder: Path, docs: Path) -> str:
     """Heading, command, reading, tables and pictures of one experiment."""
     asked = json.loads((folder / "sweep.json").read_text("utf-8"))
-    report = json.loads((folder / "report" / "report.json").read_text("utf-8"))
+    report = json.loads((folder / REPORT).read_text("utf-8"))
     reading = (GUIDE / f"{folder.name}.md").read_text("utf-8").strip()
     lines = [f"## {asked['title']}", "", f"`make {folder.name.replace('_', '-')}`", "", reading, ""]
     for split in report["splits"]:
@@ -101,18 +93,19 @@ def section(folder: Path, docs: Path) -> str:
 
 
 def sharpness(folder: Path) -> Iterator[str]:
-    """The numbers of each run that has a ``landscape.json``."""
+    """The numbers of each run that has a ``landscape.json``, beside the run's own seed."""
     runs = [path.parent for path in sorted(folder.glob("*/landscape.json"))]
-    found = [(run.name, told) for run in runs if (told := load_landscape(run)) is not None]
+    found = [(run, made) for run in runs if (made := load_landscape(run)) is not None]
     if not found:
         return
-    yield "| run | users | round | loss | rise in the ball | rise, each alone | eigenvalue |"
-    yield "|---|---:|---:|---:|---:|---:|---:|"
-    for name, told in found:
-        numbers, converged = told.sharpness, "" if told.sharpness.converged else " (not converged)"
+    yield f"| run | {' | '.join(NUMBERS)} |"
+    yield f"|---|{'---:|' * len(NUMBERS)}"
+    for run, made in found:
+        numbers, converged = made.sharpness, "" if made.sharpness.converged else " (not converged)"
         yield (
-            f"| {name} | {told.users} | {told.round} | {told.loss:.4f} | {numbers.rise:.4f} | "
-            f"{numbers.rise_alone:.4f} | {numbers.eigenvalue:.3g}{converged} |"
+            f"| {run.name} | {load_result(run).seed} | {made.users} | {made.round} | "
+            f"{made.loss:.4f} | {numbers.rise:.4f} | {numbers.rise_alone:.4f} | "
+            f"{numbers.eigenvalue:.3g} | {numbers.residual:.2g}{converged} |"
         )
     yield ""
 
