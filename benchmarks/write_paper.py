@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.paper_page import kept, page, placed
 from experiments.landscape import load_landscape
+from experiments.sweep.spec import read_spec
 from server_app.results import load_result
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -82,7 +83,8 @@ def section(folder: Path, docs: Path) -> str:
     asked = json.loads((folder / "sweep.json").read_text("utf-8"))
     report = json.loads((folder / REPORT).read_text("utf-8"))
     reading = (GUIDE / f"{folder.name}.md").read_text("utf-8").strip()
-    lines = [f"## {asked['title']}", "", f"`make {folder.name.replace('_', '-')}`", "", reading, ""]
+    title = asked["title"] or read_spec(folder.name)[0].title  # one made by its words alone
+    lines = [f"## {title}", "", f"`make {folder.name.replace('_', '-')}`", "", reading, ""]
     for split in report["splits"]:
         lines += _split(folder, split)
     lines += sharpness(folder)
