@@ -48,6 +48,7 @@ def answer_hello(node: Node, request: HelloRequest) -> RecordDict:
         left_out=data.counts.get("unknown_items", 0),
         last_round=last_round,
         new_run=state.new_run,
+        activity=data.train_lengths(node.users) if node.cfg.devices.simulated else None,
     )
     return wire.encode_hello(reply)
 

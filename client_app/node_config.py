@@ -59,7 +59,7 @@ def refuse_personal(node_config: Mapping[str, object], cfg: Config) -> None:
     The configuration itself refuses this for a deployment; but it is the server that says so.
 
     Raises:
-        NodeError: when the run asks for each user's ranks.
+        NodeError: when the run asks for each user's ranks, or number of interactions.
 
     """
     own = sorted({DATA_PATH, CACHE_PATH, STORE_PATH} & node_config.keys())
@@ -67,6 +67,11 @@ def refuse_personal(node_config: Mapping[str, object], cfg: Config) -> None:
         raise NodeError(
             f"this node has a {own[0]} of its own and does not give its users' ranks, which are "
             "personal figures: evaluation.user_ranks=false"
+        )
+    if cfg.devices.simulated and own:
+        raise NodeError(
+            f"this node has a {own[0]} of its own and does not say how many interactions its users "
+            "have, by which devices are simulated: devices=none"
         )
 
 

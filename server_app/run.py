@@ -133,7 +133,9 @@ class _Run:
         self.tools.gatherer.reply_limit = self._reply_limit(shared)
         checkpoint = self.start.resume_from
         versions = {} if checkpoint is None else dict(checkpoint.versions)
-        self.tools.trainer.devices = device_rounds(cfg, self.strategy, shared, loop.round, versions)
+        self.tools.trainer.devices = device_rounds(
+            cfg, self.strategy, self.directory.shards, shared, loop.round, versions
+        )
         if statistics:
             self.evaluator.count_items()
         popularity = self.evaluator.popularity(self.strategy) if statistics else None

@@ -62,6 +62,8 @@ class HelloReply:
     """The last round that the node's store holds of this run; 0 before the first."""
     new_run: bool = False
     """The node's store knew nothing of this run; for a shard that took part before, it is lost."""
+    activity: IntArray | None = None
+    """Training interactions of each of ``users``, where devices are simulated by them."""
 
 
 @dataclass(frozen=True)

@@ -107,15 +107,22 @@ def encode_hello(reply: HelloReply) -> RecordDict:
         "last-round": reply.last_round,
         "new-run": reply.new_run,
     }
+    if reply.activity is not None:
+        fields["activity"] = pack(reply.activity)
     return RecordDict({CONFIG: ConfigRecord(dict(fields))})
 
 
 def decode_hello(content: RecordDict) -> HelloReply:
     """Read a hello reply."""
     config = section(content.config_records, CONFIG)
+    users, packed = unpack(get(config, "users", bytes)), config.get("activity")
+    activity = unpack(packed) if isinstance(packed, bytes) else None
+    if activity is not None and len(activity) != len(users):
+        raise WireError(f"activity is of {len(activity)} users instead of {len(users)}")
     return HelloReply(
         shard_key=get(config, "shard-key", str),
-        users=unpack(get(config, "users", bytes)),
+        users=users,
+        activity=activity,
         code=get(config, "code", str),
         data=get(config, "data", str),
         catalogue=get(config, "catalogue", str),

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from client_app.data import load_dataset
 from conf.tree import Config
 from models.types import IntArray, Tensors
 from server_app.devices.asynchronous import Asynchronous
 from server_app.devices.participation import Participation, Schedule, Tally
 from server_app.devices.profile import Fleet, Task
 from server_app.devices.synchronous import Synchronous
+from server_app.errors import ServerError
 from strategies.async_config import AsyncConfig
 from strategies.base import RecStrategy
-from strategies.messages import Older
+from strategies.messages import HelloReply, Older
 
 Versions = dict[int, Tensors]
 
@@ -75,19 +75,23 @@ class DeviceRounds:
 
 
 def device_rounds(
-    cfg: Config, strategy: RecStrategy, shared: Tensors, done: int, versions: Versions
+    cfg: Config,
+    strategy: RecStrategy,
+    shards: Mapping[str, HelloReply],
+    shared: Tensors,
+    done: int,
+    versions: Versions,
 ) -> DeviceRounds | None:
     """Of a run with ``devices``, after ``done`` rounds; None without.
 
     Raises:
-        ServerError: for a buffer that the users cannot fill.
-        DataError: when the data, from which users' activity is, cannot be read.
+        ServerError: for a buffer that the users cannot fill, or a node that does not say how many
+            interactions its users have.
 
     """
     if not cfg.devices.simulated:
         return None
-    dataset = load_dataset(cfg)
-    activity_U = dataset.train_lengths(np.arange(dataset.num_users))
+    activity_U = _activity(shards)
     samples = cfg.strategy.local_epochs * (1 + cfg.strategy.num_negatives)
     task = Task(_bytes(shared), _bytes(strategy.summed_template(shared)), samples * activity_U)
     fleet = Fleet(cfg.devices, cfg.seed, activity_U, task)
@@ -98,6 +102,16 @@ def device_rounds(
         else Asynchronous(fleet, cfg.seed, cfg.federation.fraction, settings)
     )
     return DeviceRounds(schedule, settings, done, versions)
+
+
+def _activity(shards: Mapping[str, HelloReply]) -> IntArray:
+    """Training interactions of each user, by global index."""
+    activity_U = np.zeros(sum(len(hello.users) for hello in shards.values()), np.int64)
+    for key, hello in shards.items():
+        if hello.activity is None:
+            raise ServerError(f"shard {key} does not say how many interactions its users have")
+        activity_U[hello.users] = hello.activity
+    return activity_U
 
 
 def _bytes(tensors: Tensors) -> int:

@@ -58,6 +58,16 @@ def changed(content: RecordDict, record: str, **fields: object) -> RecordDict:
     return RecordDict({**content, record: type(old)(values)})
 
 
+def test_activity_is_of_as_many_users() -> None:
+    hello = HelloReply(
+        "000001-of-000002", np.arange(5, 9), "c", "d", "e", 40, 9, activity=np.arange(4)
+    )
+    found = wire.decode_hello(wire.encode_hello(hello)).activity
+    assert found is not None and found.tolist() == [0, 1, 2, 3]
+    with pytest.raises(WireError, match="activity is of 3 users instead of 4"):
+        wire.decode_hello(wire.encode_hello(replace(hello, activity=np.arange(3))))
+
+
 def test_older_parameters_go_with_their_users_and_weight() -> None:
     older = tuple(
         Older(version, np.array([user]), weight, {"table": torch.full((4, 3), weight)})
