@@ -103,11 +103,11 @@ def sharpness(folder: Path) -> Iterator[str]:
     yield f"| run | {' | '.join(NUMBERS)} |"
     yield f"|---|{'---:|' * len(NUMBERS)}"
     for run, made in found:
-        numbers, converged = made.sharpness, "" if made.sharpness.converged else " (not converged)"
+        numbers = made.sharpness
         yield (
             f"| {run.name} | {load_result(run).seed} | {made.users} | {made.round} | "
             f"{made.loss:.4f} | {numbers.rise:.4f} | {numbers.rise_alone:.4f} | "
-            f"{numbers.eigenvalue:.3g} | {numbers.residual:.2g}{converged} |"
+            f"{numbers.eigenvalue:.3g} | {numbers.residual:.2g} |"
         )
     yield ""
 

@@ -130,8 +130,7 @@ def _print(found: list[Landscape], out: Path) -> None:
         *(f"{made.run}: {made.trained} of them trained by its round" for made in found),
         f"rise: the highest {ball}, by {ASCENT_STEPS} steps of gradient ascent",
         "each alone: mean over users of the rise of the user's own loss",
-        "eigenvalue: greatest of the Hessian by the shared parameters, by power iteration",
-        *(f"{made.run}: it had not settled" for made in found if not made.sharpness.converged),
+        "eigenvalue: greatest of the Hessian by the shared parameters",
     ]
     rows = [Row([made.run], _cells(made)) for made in found]
     CONSOLE.print(FittedTable("Sharpness", ["run"], headings, rows, [notes]))

@@ -30,8 +30,8 @@ from server_app.files import replace_file, replace_json
 FILE = "landscape.json"
 Floats = npt.NDArray[np.float64]
 DIRECTIONS, USERS, START, SAMPLES = ((0, 1), 2, 3, 4)
-"""Index of each stream of the role LANDSCAPE: two directions, the users, the power iteration's
-start, and the users' training samples."""
+"""Index of each stream of the role LANDSCAPE: two directions, the users, the start of the
+eigenvalue's search, and the users' training samples."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,6 @@ class SharpnessNumbers:
     """Greatest eigenvalue of the Hessian by the shared parameters."""
     residual: float
     products: int
-    converged: bool
 
 
 @dataclass(frozen=True)
@@ -183,7 +182,6 @@ def sharpness_of(loss: MeanLoss, point: Tensors, radius: float, seed: int) -> Sh
         eigenvalue=top.value,
         residual=top.residual,
         products=top.products,
-        converged=top.converged,
     )
 
 

@@ -179,7 +179,8 @@ def test_the_command(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     first = {path.name: path.read_bytes() for path in out.iterdir()}
     assert set(first) == {"landscape.npz", "landscape.png", "landscape.svg"}
     assert run_command(words) == 0
-    assert {path.name: path.read_bytes() for path in out.iterdir()} == first
+    again = {path.name: path.read_bytes() for path in out.iterdir()}
+    assert [name for name in sorted(first | again) if first.get(name) != again.get(name)] == []
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
