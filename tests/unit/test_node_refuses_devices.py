@@ -17,12 +17,11 @@ from strategies.messages import Header
 
 SIMULATED = {"partition-id": 0, "num-partitions": 1}
 PHONES = "devices=phones"
+TOLD = r"devices are simulated: federation\.grid=deployment has real ones"
 
 
 def test_a_deployment_refuses_at_the_server(tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match="devices are simulated: federation.grid=deployment has real ones"
-    ):
+    with pytest.raises(ConfigError, match=TOLD):
         tiny_run.config(tmp_path, PHONES, "federation.grid=deployment")
 
 
@@ -31,9 +30,7 @@ def test_a_node_refuses_the_configuration_of_a_deployment(tmp_path: Path) -> Non
     cfg = tiny_run.config(tmp_path, PHONES)
     assert open_node(SIMULATED, tiny_run.header(cfg)).cfg.devices.simulated
     text = to_json(replace(cfg, federation=replace(cfg.federation, grid="deployment")))
-    with pytest.raises(
-        ConfigError, match="devices are simulated: federation.grid=deployment has real ones"
-    ):
+    with pytest.raises(ConfigError, match=TOLD):
         open_node(SIMULATED, Header("run", 0, text, code_fingerprint()))
 
 
