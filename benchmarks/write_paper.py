@@ -63,7 +63,8 @@ def experiments(folders: Sequence[Path]) -> dict[str, Path]:
     """Folders of sweeps by their experiment.
 
     Raises:
-        ValueError: for one without place, reading or report, and for two of one experiment.
+        ValueError: for one without place, reading, report or the figures that are shown, and for
+            two of one experiment.
 
     """
     found = dict[str, Path]()
@@ -74,8 +75,23 @@ def experiments(folders: Sequence[Path]) -> dict[str, Path]:
         for path in (GUIDE / f"{name}.md", folder / "sweep.json", folder / REPORT):
             if not path.is_file():
                 raise ValueError(f"{name}: there is no {path}")
+        for figure in SHOWN.get(name, ()):
+            _figure(folder, figure)
         found[name] = folder
     return found
+
+
+def _figure(folder: Path, name: str) -> Path:
+    """The one picture of a kind of figure in a sweep's report.
+
+    Raises:
+        ValueError: where there is none, or several.
+
+    """
+    found = sorted((folder / "report" / "figures").glob(f"*-{name}.png"))
+    if len(found) != 1:
+        raise ValueError(f"{folder.name}: {len(found)} figures {name!r} in its report, not one")
+    return found[0]
 
 
 def section(folder: Path, docs: Path) -> str:
@@ -171,8 +187,7 @@ def _points(share: float) -> str:
 
 def _picture(folder: Path, name: str, docs: Path) -> str:
     """Copy a figure beside the page; the line that shows it."""
-    (source,) = (folder / "report" / "figures").glob(f"*-{name}.png")
-    return _copy(folder, source, name, docs)
+    return _copy(folder, _figure(folder, name), name, docs)
 
 
 def _copy(folder: Path, source: Path, name: str, docs: Path) -> str:

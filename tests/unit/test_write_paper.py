@@ -96,6 +96,7 @@ def test_folders_that_cannot_be_written_of_leave_the_page(
         (tmp_path / "mine",): "'mine' has no place on the page",
         (unreported,): f"landscape: there is no {unreported}/report/report.json",
         (folder, folder): f"two folders of landscape: {folder} and {folder}",
+        (sweep(tmp_path / "rho"),): "rho: 0 figures 'radii' in its report, not one",
     }
     for folders, told in refused.items():
         with pytest.raises(SystemExit):
