@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import torch
@@ -13,6 +13,8 @@ from models.tables import is_finite
 from models.types import Tensors
 
 INDEX, VALUES = "#index", "#rows"
+Decoder = Callable[[ArrayRecord], Tensors]
+"""Reads the tensors of a record, so that a process may decode the same ones once."""
 
 
 class WireError(ValueError):

@@ -43,6 +43,12 @@ def unpack(data: bytes) -> IntArray:
     return np.frombuffer(data, dtype="<i8").astype(np.int64)
 
 
+def indices(config: Mapping[str, object], key: str) -> IntArray | None:
+    """The packed vector ``key``; None where there is none."""
+    packed = config.get(key)
+    return unpack(packed) if isinstance(packed, bytes) else None
+
+
 def integers(config: Mapping[str, object], key: str) -> tuple[int, ...]:
     """The list of integers ``key``."""
     values = get(config, key, list)

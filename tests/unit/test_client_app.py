@@ -22,6 +22,7 @@ from models.types import Tensors
 from server_app.grid import LocalGrid
 from strategies import wire
 from strategies.bundle import bundled, is_bundled, unbundled
+from strategies.codec import from_arrays, to_arrays
 from strategies.messages import HELLO, ITEM_COUNTS, HelloRequest, Uplink
 
 SMALL = ("model.factors=4",)
@@ -245,16 +246,14 @@ def test_stock_fedavg_drives_the_nodes(tmp_path: Path, weighting: str) -> None:
     )
     grid, shared = LocalGrid(2), tiny_run.shared(cfg)
     config = ConfigRecord(dict(wire.encode_header(tiny_run.header(cfg, "stock"))))
-    result = FedAvg().start(
-        grid, wire.to_arrays(shared), 1, train_config=config, evaluate_config=config
-    )
+    result = FedAvg().start(grid, to_arrays(shared), 1, train_config=config, evaluate_config=config)
     ours = tiny_run.node(cfg).strategy
     ours.set_shared(shared)
     head = tiny_run.header(cfg, "ours")
     parts = (list(range(10)), list(range(10, 20)))
     requests = [tiny_run.downlink(head, shared, part) for part in parts]
     ours.apply(uplink(tiny_run.train(grid, r, i), shared) for i, r in enumerate(requests))
-    for name, tensor in wire.from_arrays(result.arrays).items():
+    for name, tensor in from_arrays(result.arrays).items():
         moved = (ours.shared[name] - shared[name]).norm()
         assert moved > 0
         assert (tensor - ours.shared[name]).norm() <= 1e-5 * ours.shared[name].norm(), name
@@ -358,9 +357,9 @@ def test_malformed_requests_name_the_field_and_place(cfg: Config) -> None:
 
 
 def test_shared_parameters_are_decoded_once(cfg: Config) -> None:
-    record = wire.to_arrays(tiny_run.shared(cfg))
-    again = wire.to_arrays(tiny_run.shared(cfg))
-    other = wire.to_arrays({n: t + 1 for n, t in tiny_run.shared(cfg).items()})
+    record = to_arrays(tiny_run.shared(cfg))
+    again = to_arrays(tiny_run.shared(cfg))
+    other = to_arrays({n: t + 1 for n, t in tiny_run.shared(cfg).items()})
     first, digest = runtime.decode_shared(record)
     second, same = runtime.decode_shared(again)
     assert first is second

@@ -23,6 +23,7 @@ from client_app.training import to_bytes
 from models.types import Tensors
 from server_app.grid import LocalGrid
 from strategies import wire
+from strategies.codec import to_arrays
 from strategies.messages import HELLO, ITEM_COUNTS, Header, HelloRequest
 
 LENGTH = 8
@@ -110,7 +111,7 @@ def test_the_search_finds_private_numbers_where_there_are_some(tmp_path: Path) -
             continue
         number = float(tensor[3].flatten()[0])
         for leak in (
-            {"arrays": wire.to_arrays({"innocent": tensor[3]})},
+            {"arrays": to_arrays({"innocent": tensor[3]})},
             {"metrics": MetricRecord({"innocent": number})},
         ):
             assert not windows(to_bytes(RecordDict(leak))).isdisjoint(patterns({name: tensor}))

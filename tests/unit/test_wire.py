@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from models.types import Update
 from strategies import wire
-from strategies.codec import WireError
+from strategies.codec import WireError, to_arrays
 from strategies.fields import pack
 from strategies.messages import (
     Downlink,
@@ -119,7 +119,7 @@ def test_downlink_round_trip() -> None:
 
 
 def test_shared_parameters_may_be_encoded_once_and_decoded_elsewhere() -> None:
-    arrays = wire.to_arrays(SHARED)
+    arrays = to_arrays(SHARED)
     content = wire.encode_downlink(replace(DOWNLINK, shared={}), arrays)
     assert content[wire.ARRAYS] is arrays
     seen: list[ArrayRecord] = []
@@ -135,7 +135,7 @@ def test_shared_parameters_may_be_encoded_once_and_decoded_elsewhere() -> None:
 def test_a_stock_strategys_requests() -> None:
     """FedAvg of flwr sends its arrays, the given config and the number of the round."""
     config = ConfigRecord({**wire.encode_header(HEADER), "server-round": 3})
-    content = RecordDict({wire.ARRAYS: wire.to_arrays(SHARED), wire.CONFIG: config})
+    content = RecordDict({wire.ARRAYS: to_arrays(SHARED), wire.CONFIG: config})
     request = wire.decode_downlink(content)
     assert (request.round, request.base_round, request.users) == (3, 2, None)
     assert request.reply_weights and request.keep_rounds == ()
@@ -167,7 +167,7 @@ def test_missing_records_and_bad_names() -> None:
             wire.decode_downlink(rest)
     with pytest.raises(WireError, match="record 'config' is missing"):
         wire.decode_header(RecordDict())
-    content["personal/x"] = wire.to_arrays(SHARED)
+    content["personal/x"] = to_arrays(SHARED)
     with pytest.raises(WireError, match="'personal/x' must end with a user's index"):
         wire.decode_downlink(content)
 
