@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib.util
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,18 @@ from typing import Any
 from conf.compose import compose
 from conf.tree import Config, ConfigError
 from experiments.file_names import REFERENCES
-from experiments.sweep.jobs import data_digest, result_settings
+from experiments.sweep.reference_fits import (
+    LeftOut,
+    fitted_rows,
+    is_kept,
+    needs_ours,
+    read_json,
+    split_made_of,
+    write_json,
+)
 from experiments.sweep.tasks import Report
-from server_app.cli_common import quiet_flower
-from server_app.cli_reference_rows import reference_rows
 from server_app.errors import ServerError
-from server_app.files import replace_json
 from server_app.references import METHODS
-from server_app.references.base import ImplicitOrOwn, MissingExtraError, UnavailableError
 from server_app.user_ranks import UserRanks, save_ranks
 
 NONE = "none"
@@ -78,22 +81,22 @@ class SettingsTask:
     def made_of(self) -> dict[str, Any]:
         """Data, protocol and grids."""
         grids = {m: [dataclasses.asdict(each) for each in METHODS[m].grid] for m in self.methods}
-        return {**_made_of(self.config), "grids": grids}
+        return {**split_made_of(self.config), "grids": grids}
 
     def is_made(self) -> bool:
         """Whether there are settings of these grids and data."""
-        return _is_made(self.path, self.made_of)
+        return is_kept(self.path, self.made_of)
 
     def make(self, report: Report) -> None:
         """Fit the grids and keep the best settings."""
-        left_out, own = _LeftOut(), {name: OWN for name in self.methods if _needs_ours(name)}
-        rows = _fitted(self.config, self.methods, own, left_out)
+        left_out, own = LeftOut(), {name: OWN for name in self.methods if needs_ours(name)}
+        rows = fitted_rows(self.config, self.methods, own, left_out)
         settings = {row["method"]: row["settings"] for row in rows}
-        _write(self.path, {"made_of": self.made_of, "settings": settings, **left_out.as_json()})
+        write_json(self.path, {"made_of": self.made_of, "settings": settings, **left_out.as_json()})
 
     def settings(self) -> dict[str, dict[str, Any]]:
         """The settings by method."""
-        found: dict[str, dict[str, Any]] = _read(self.path)["settings"]
+        found: dict[str, dict[str, Any]] = read_json(self.path)["settings"]
         return found
 
 
@@ -125,11 +128,15 @@ class ReferenceTask:
     def made_of(self) -> dict[str, Any]:
         """Split and settings; before these are chosen, nothing that could have been made."""
         settings = self.chosen.settings() if self.chosen.is_made() else None
-        return {**_made_of(self.config), "settings": settings, "methods": list(self.chosen.methods)}
+        return {
+            **split_made_of(self.config),
+            "settings": settings,
+            "methods": list(self.chosen.methods),
+        }
 
     def is_made(self) -> bool:
         """Whether all references that can be fitted were fitted."""
-        return self.chosen.is_made() and _is_made(self.path, self.made_of)
+        return self.chosen.is_made() and is_kept(self.path, self.made_of)
 
     def make(self, report: Report) -> None:
         """Fit and rank.
@@ -140,18 +147,18 @@ class ReferenceTask:
         """
         if not self.chosen.is_made():
             raise ServerError(f"{self.chosen.label} has failed")
-        left_out = _LeftOut()
+        left_out = LeftOut()
         settings = self.chosen.settings()
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        rows = _fitted(self.config, self.chosen.methods, settings, left_out, self._keep_ranks)
-        _write(self.path, {"made_of": self.made_of, "rows": rows, **left_out.as_json()})
+        rows = fitted_rows(self.config, self.chosen.methods, settings, left_out, self._keep_ranks)
+        write_json(self.path, {"made_of": self.made_of, "rows": rows, **left_out.as_json()})
 
     def _keep_ranks(self, method: str, ranks: UserRanks) -> None:
         save_ranks(self.path.with_name(f"{self.name}.{method}.ranks.npz"), ranks)
 
     def left_out(self) -> dict[str, str]:
         """Why a method has no row, by its name."""
-        return {name: str(why["reason"]) for name, why in _read(self.path)["left_out"].items()}
+        return {name: str(why["reason"]) for name, why in read_json(self.path)["left_out"].items()}
 
 
 def reference_tasks(
@@ -207,86 +214,4 @@ def _safe(text: str) -> str:
 
 
 def _key(config: Config) -> str:
-    return json.dumps(_made_of(config), sort_keys=True)
-
-
-def _made_of(config: Config) -> dict[str, Any]:
-    """What decides a reference's figures: data, split, who is ranked, and the order of sums."""
-    parts = ("dataset.", "protocol.")
-    single = ("seed", "evaluation.users", "evaluation.cutoffs", "federation.num_nodes")
-    settings = {
-        key: value
-        for key, value in result_settings(config).items()
-        if key.startswith(parts) or key in single
-    }
-    return {"config": settings, "data": data_digest(config.dataset.path)}
-
-
-class _LeftOut:
-    """Methods that could not be fitted."""
-
-    def __init__(self) -> None:
-        self._reasons: dict[str, dict[str, object]] = {}
-
-    def __call__(self, name: str, error: UnavailableError) -> None:
-        missing = isinstance(error, MissingExtraError)
-        self._reasons[name] = {"reason": str(error), "missing": missing}
-
-    def as_json(self) -> dict[str, object]:
-        return {"left_out": self._reasons}
-
-
-def _fitted(
-    config: Config,
-    methods: Sequence[str],
-    settings: dict[str, dict[str, Any]],
-    left_out: _LeftOut,
-    on_ranks: Callable[[str, UserRanks], None] | None = None,
-) -> list[dict[str, Any]]:
-    """Rows as plain values: with the settings given, or, of ranks unasked for, the grids' best."""
-    quiet_flower()
-    given = {name: settings[name] for name in methods if name in settings}
-    rows = reference_rows(
-        config,
-        methods,
-        settings=given,
-        tune=on_ranks is None,
-        on_unavailable=left_out,
-        on_ranks=on_ranks,
-    )
-    return [row.as_json() for row in rows]
-
-
-def _is_made(path: Path, made_of: dict[str, Any]) -> bool:
-    """Whether the file is of this, and no package has come that a method lacked then."""
-    try:
-        found = _read(path)
-        same = found["made_of"] == json.loads(json.dumps(made_of))
-        missing = [name for name, why in found["left_out"].items() if why["missing"]]
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-    return same and not any(map(_is_installed, missing))
-
-
-def _needs_ours(name: str) -> bool:
-    """Whether the method's library is missing, and this project has the method as well."""
-    own = issubclass(METHODS[name], ImplicitOrOwn)
-    return own and importlib.util.find_spec("implicit") is None
-
-
-def _is_installed(name: str) -> bool:
-    method = METHODS[name]
-    try:
-        method(method.Config(), lambda *_: None).check_installed()  # type: ignore[arg-type]
-    except UnavailableError:
-        return False
-    return True
-
-
-def _read(path: Path) -> Any:
-    return json.loads(path.read_text("utf-8"))
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_json(path, content)
+    return json.dumps(split_made_of(config), sort_keys=True)
