@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
-from pathlib import PurePath
 
 from conf import secagg_checks
 from conf.build import ConfigError
+from conf.dataset_checks import absolute_problems, dataset_problems
 from conf.devices_checks import devices_problems
 from conf.dp_checks import clip_problem, dp_problems, dp_remarks
+from conf.init_checks import init_problems
 from conf.poisoning_checks import poisoning_problems
-from conf.schema import Config, DatasetConfig
+from conf.schema import Config
 
-COLUMN_MEANINGS = ("user", "item", "rating", "timestamp", "_")
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 
 AT_LEAST = {
@@ -117,9 +116,9 @@ def ranks_each_in_full(config: Config) -> bool:
 def _problems(config: Config) -> Iterator[str]:
     yield from _ranges(config)
     yield from _record_uplinks(config)
-    yield from _dataset(config.dataset, config.federation.grid)
+    yield from dataset_problems(config.dataset, config.federation.grid)
     yield from _protocol(config)
-    yield from _init(config)
+    yield from init_problems(config)
     yield from _run(config)
     yield from dp_problems(config)
     yield from secagg_checks.problems(config)
@@ -167,81 +166,6 @@ def _nodes(config: Config) -> Iterator[str]:
         yield "federation.min_nodes is for a deployment: simulated nodes are all there"
 
 
-def _dataset(dataset: DatasetConfig, grid: str) -> Iterator[str]:
-    if dataset.synthetic is not None:
-        yield from _synthetic(dataset)
-        return
-    # The nodes of a deployment have data of their own.
-    if dataset.path is None and dataset.fetch is None and grid != "deployment":
-        yield f"dataset.path is required for dataset={dataset.name}: dataset.path=/path/to/file"
-    for key in ("path", "titles"):
-        yield from _absolute(f"dataset.{key}", getattr(dataset, key))
-    for digest in dataset.sha256:
-        if not re.fullmatch(r"[0-9a-f]{64}", digest):
-            yield f"dataset.sha256 must be 64 hexadecimal digits, got {digest!r}"
-    if not _typed_header(dataset):
-        yield from _columns(dataset)
-
-
-def _synthetic(dataset: DatasetConfig) -> Iterator[str]:
-    made = dataset.synthetic
-    assert made is not None
-    if dataset.path is not None:
-        yield (
-            f"dataset={dataset.name} is made up: leave dataset.path away, or read a file with "
-            "dataset=file"
-        )
-    for key, least in (
-        ("users", 1),
-        ("items", 20),
-        ("least_rows", 3),
-        ("clusters", 1),
-        ("seed", 0),
-    ):
-        if getattr(made, key) < least:
-            yield f"dataset.synthetic.{key} must be at least {least}, got {getattr(made, key)}"
-    if made.clusters > made.items:
-        yield f"dataset.synthetic.clusters={made.clusters} are more than the {made.items} items"
-    if made.median_rows < 1:
-        yield f"dataset.synthetic.median_rows must be at least 1, got {made.median_rows}"
-    for key in ("spread", "exponent"):
-        if getattr(made, key) < 0:
-            yield f"dataset.synthetic.{key} must not be negative, got {getattr(made, key)}"
-    if not 0 <= made.taste < 1:
-        yield f"dataset.synthetic.taste must be at least 0 and below 1, got {made.taste}"
-
-
-def _typed_header(dataset: DatasetConfig) -> bool:
-    """Whether the columns come from the file's own header, as far as the name tells."""
-    if dataset.format == "auto":
-        return dataset.path is None or dataset.path.removesuffix(".gz").endswith(".inter")
-    return dataset.format == "inter"
-
-
-def _columns(dataset: DatasetConfig) -> Iterator[str]:
-    if not dataset.separator:
-        yield "dataset.separator must not be empty"
-    meanings = Counter(column.split(":", 1)[0] for column in dataset.columns)
-    for meaning, count in meanings.items():
-        if meaning not in COLUMN_MEANINGS:
-            allowed = ", ".join(COLUMN_MEANINGS)
-            yield f"dataset.columns: {meaning!r} is not allowed; choose from {allowed}"
-        if meaning != "_" and count > 1:
-            yield f"dataset.columns names {meaning} {count} times"
-    if not dataset.header and any(":" in column for column in dataset.columns):
-        yield "dataset.columns picks by name (user:NAME): this needs dataset.header=true"
-    for needed in ("user", "item"):
-        if needed not in meanings:
-            yield f"dataset.columns must contain {needed}, got {list(dataset.columns)}"
-    if dataset.time == "timestamp" and "timestamp" not in meanings:
-        yield (
-            "dataset.time=timestamp needs a timestamp in dataset.columns; without one choose "
-            "dataset.time=file_order or dataset.time=random"
-        )
-    if dataset.rating_threshold is not None and "rating" not in meanings:
-        yield "dataset.rating_threshold needs a rating in dataset.columns"
-
-
 def _protocol(config: Config) -> Iterator[str]:
     protocol = config.protocol
     if protocol.select == "best_validation" and not protocol.validation:
@@ -262,37 +186,6 @@ def _protocol(config: Config) -> Iterator[str]:
         )
 
 
-def _init(config: Config) -> Iterator[str]:
-    init, tables = config.init, sorted(config.model.item_tables)
-    if init.run is not None and init.strategy is not None:
-        yield "init.run and init.strategy both say where to start from: give one of them"
-    of_a_run = (init.table, init.into, init.std)
-    if init.run is None and init.strategy is None and of_a_run != (None, None, None):
-        yield "init.table, init.into and init.std are of a run: init.run or init.strategy names it"
-    for key in ("ridge", "gain"):
-        if getattr(init, key) <= 0:
-            yield f"init.{key} must be positive, got {getattr(init, key)}"
-    if init.users == "solved":
-        yield from _solved(config)
-    if init.into is not None and (init.table is None or init.into not in tables):
-        yield f"init.into must be one of {', '.join(tables)}, with init.table, got {init.into}"
-    if init.std is not None and init.std <= 0:
-        yield f"init.std must be positive, got {init.std}"
-
-
-def _solved(config: Config) -> Iterator[str]:
-    if config.model.dot_product is None:
-        yield (
-            f"init.users=solved needs a dot product of a user's vector with the items, which "
-            f"model={config.model_name} has not"
-        )
-    if config.strategy_class.users_follow_items:
-        yield (
-            f"strategy={config.strategy_name} makes users of their items by itself: "
-            "init.users=drawn"
-        )
-
-
 def _run(config: Config) -> Iterator[str]:
     if config.resume and config.name is None:
         yield "resume=true needs the name of the run: name=NAME"
@@ -301,12 +194,7 @@ def _run(config: Config) -> Iterator[str]:
     if config.seed >= 2**63:
         yield f"seed must be below 2**63, got {config.seed}"
     for key in ("output", "cache"):
-        yield from _absolute(key, getattr(config, key) or None)
-
-
-def _absolute(key: str, path: str | None) -> Iterator[str]:
-    if path is not None and not PurePath(path).is_absolute():
-        yield f"{key} must be an absolute path, got {path!r}"
+        yield from absolute_problems(key, getattr(config, key) or None)
 
 
 def _lookup(config: Config, key: str) -> int | None:
